@@ -1,0 +1,1 @@
+"""How a verb describes itself, and how words become values."""

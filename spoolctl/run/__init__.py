@@ -1,0 +1,1 @@
+"""Everything that is a process or a signal."""

@@ -1,0 +1,118 @@
+"""One execution under way, from spawn to proved end: its deadline, its stop, its leftovers.
+
+Never blocks. The loop calls `step` when a child has ended or `next` has come; the outcome appears
+only when nothing of the attempt that must go is left. After a success background children are left
+alone; after anything else they are ended before the job can run again.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+
+from spoolctl.limits import TERM_GRACE
+from spoolctl.run.fence import Fence
+from spoolctl.run.liveness import lock_held
+from spoolctl.run.process import ended, group_exists, signal_group
+from spoolctl.store.settle import Outcome
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from spoolctl.store.claim import Claimed
+
+FOREVER = float("inf")
+REASONS = {"timed_out": "timeout", "canceled": "canceled", "released": "worker_stopped"}
+
+
+class Attempt:
+    """A claimed job's running command. pid_start: the kernel's start time of its leader.
+
+    output: the path of its output files, less the ending. outcome: None until it is over.
+    Times are monotonic seconds.
+    """
+
+    def __init__(self, job: Claimed, pid: int, pid_start: int | None, output: str, now: float) -> None:
+        self.job, self.pid, self.pid_start, self.output = job, pid, pid_start, output
+        self.started = now
+        self.deadline = now + job.timeout
+        self.next = self.deadline
+        self.stopped: str | None = None
+        self.kill_at = FOREVER
+        self.outcome: Outcome | None = None
+        self._left: Outcome | None = None  # how the leader ended, while the fence is at work
+        self._fence: Fence | None = None
+
+    @property
+    def stuck(self) -> str | None:
+        """Why its processes cannot be ended; None where they can, or need not."""
+        return self._fence.stuck if self._fence else None
+
+    def stop(self, kind: str, now: float) -> None:
+        """End it, as a key of REASONS; the first reason stands. TERM now, KILL after the grace."""
+        if self.stopped or self._left:
+            return
+        self.stopped = kind
+        self.kill_at = now + TERM_GRACE
+        self.next = self.kill_at
+        signal_group(self.pid, signal.SIGTERM)
+
+    def step(self, now: float) -> bool:
+        """Do what is due; True when it is over and `outcome` says how."""
+        if self._left is None:
+            self._left = ended(self.pid)
+            if self._left is None:
+                self._watch(now)
+                return False
+            self._left.seconds = max(0.0, now - self.started)
+            self._begin_fence(now)
+        if self._fence and not self._fence.step(now):
+            self.next = self._fence.next
+            return False
+        self.outcome = self._told(self._left)
+        return True
+
+    def _watch(self, now: float) -> None:
+        """The command still runs."""
+        if now >= self.deadline and not self.stopped:
+            self.stop("timed_out", now)
+        if now >= self.kill_at:
+            signal_group(self.pid, signal.SIGKILL)
+            self.kill_at = now + TERM_GRACE  # one stuck in the kernel dies when it comes back
+            self.next = self.kill_at
+
+    def _begin_fence(self, now: float) -> None:
+        """Decide whether something must go. The cheap tests come first: after an ordinary failure
+        one look at the group and one at the output's lock tell that nothing is left."""
+        assert self._left is not None
+        if self.stopped is None:
+            if self._left.kind == "succeeded":
+                return
+            if not group_exists(self.pid) and not lock_held(self.output + ".stdout"):
+                return
+        since = min(now, self.kill_at - TERM_GRACE) if self.stopped else now
+        fence = Fence(self.job.marker, self.pid, self.pid_start, self.output + ".stdout", since)
+        fence.group_termed = self.stopped is not None
+        self._fence = fence
+
+    def _told(self, left: Outcome) -> Outcome:
+        """The outcome as it is recorded: a stop's own reason over what the command made of it."""
+        if self.stopped:
+            left.kind, left.reason = self.stopped, REASONS[self.stopped]
+        left.stdout_bytes = sync_output(self.output + ".stdout")
+        left.stderr_bytes = sync_output(self.output + ".stderr")
+        return left
+
+
+def sync_output(path: str) -> int | None:
+    """Put a finished output file on disk, before its result is; its size, None where it is gone."""
+    try:
+        size = os.stat(path).st_size
+        if size:
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+        return size
+    except OSError:
+        return None

@@ -1,0 +1,197 @@
+"""Starts commands and tells how they ended. The only place that spawns, signals a group or waits.
+
+A command gets its own session, /dev/null as stdin, its output files as stdout and stderr, default
+signals, and nothing else of the worker's: no descriptor, no mask, no ignored signal. Nothing sits
+between it and its files, so its output survives the worker.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import signal
+import stat
+import sys
+
+from spoolctl.store.settle import Outcome
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from spoolctl.store.claim import Claimed
+
+# The machine's fault, not the job's: the attempt is put back and the worker holds back.
+MACHINE_ERRORS = {
+    *(errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.ENOSPC, errno.EDQUOT),
+    *(errno.EROFS, errno.EIO),
+}
+DEFAULT_SIGNALS = signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}
+APPEND = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
+
+
+class NotStarted(Exception):
+    """A command that could not be started. outcome: what that means for its attempt."""
+
+    def __init__(self, outcome: Outcome) -> None:
+        super().__init__(outcome.error)
+        self.outcome = outcome
+
+
+def close_inherited() -> None:
+    """Keep what this process was given by its parent (a `3>file`, make's job server) from the
+    commands. Python's own descriptors are close-on-exec already (PEP 446)."""
+    listing = "/proc/self/fd" if os.path.isdir("/proc/self/fd") else "/dev/fd"
+    for name in os.listdir(listing):
+        if int(name) > 2:
+            try:
+                os.set_inheritable(int(name), False)
+            except OSError:
+                pass  # the listing's own, closed by now
+
+
+def command_environment(base: dict[bytes, bytes], job: Claimed) -> dict[bytes, bytes]:
+    """The worker's environment, the job's `--env` over it, and the variables that tell it which it is."""
+    env = dict(base)
+    if job.cwd is not None:
+        env[b"PWD"] = job.cwd  # the logical path; a shell keeps it where it names the same folder
+    env.update(job.env)
+    env[b"SPOOLCTL_JOB_ID"] = b"%d" % job.job
+    env[b"SPOOLCTL_ATTEMPT"] = b"%d" % job.attempt
+    env[b"SPOOLCTL_QUEUE"] = job.queue.encode()
+    env[b"SPOOLCTL_MARKER"] = job.marker.encode()
+    env.pop(b"SPOOLCTL_KEY", None)
+    if job.key is not None:
+        env[b"SPOOLCTL_KEY"] = job.key.encode()
+    return env
+
+
+def spawn(job: Claimed, base: dict[bytes, bytes], home: int, output: str) -> int:
+    """Start a job's command; its pid, which is also its process group and session.
+
+    base: the worker's environment. home: a descriptor of the worker's directory. output: the path
+    of its output files, less the ending. Raises NotStarted.
+    """
+    files: list[int] = []
+    try:
+        os.makedirs(os.path.dirname(output), 0o700, exist_ok=True)
+        files.append(os.open(output + ".stdout", APPEND, 0o600))
+        # The lock is the open file's, so the command and all that inherit its stdout hold it.
+        fcntl.flock(files[0], fcntl.LOCK_EX | fcntl.LOCK_NB)
+        files.append(os.open(output + ".stderr", APPEND, 0o600))
+    except OSError as error:
+        _close(files)
+        raise NotStarted(_machine(f"{os.fsdecode(error.filename or output)}: {error.strerror}")) from error
+    try:
+        return _start(job, command_environment(base, job), home, files)
+    except (OSError, ValueError) as error:
+        raise NotStarted(_refused(job, error)) from error
+    finally:
+        _close(files)  # a lock held by the worker would say nothing about the command
+
+
+def _start(job: Claimed, env: dict[bytes, bytes], home: int, files: list[int]) -> int:
+    if job.cwd is not None:
+        os.chdir(job.cwd)  # posix_spawn has no directory; there is one thread, so nobody notices
+    try:
+        return os.posix_spawn(
+            _program(job.argv[0], env),
+            job.argv,
+            env,
+            file_actions=[
+                (os.POSIX_SPAWN_OPEN, 0, b"/dev/null", os.O_RDONLY, 0),
+                (os.POSIX_SPAWN_DUP2, files[0], 1),
+                (os.POSIX_SPAWN_DUP2, files[1], 2),
+            ],
+            setsid=True,
+            setsigmask=(),
+            setsigdef=DEFAULT_SIGNALS,
+        )
+    finally:
+        if job.cwd is not None:
+            os.fchdir(home)
+
+
+def _program(name: bytes, env: dict[bytes, bytes]) -> bytes:
+    """Where `name` is, by the PATH that the command will have. Looked up here: trying each folder
+    with posix_spawn would cost a process each."""
+    if b"/" in name:
+        return name
+    refused = errno.ENOENT
+    for folder in os.get_exec_path(env):  # type: ignore[arg-type]  # it takes bytes
+        path = os.path.join(os.fsencode(folder), name)
+        try:
+            mode = os.stat(path).st_mode
+        except OSError:
+            continue
+        if stat.S_ISREG(mode) and os.access(path, os.X_OK):
+            return path
+        refused = errno.EACCES
+    raise OSError(refused, os.strerror(refused), name)
+
+
+def _refused(job: Claimed, error: OSError | ValueError) -> Outcome:
+    """Whose fault it is that a command could not be started, and the words for it."""
+    number = getattr(error, "errno", None)
+    if job.cwd is not None and getattr(error, "filename", None) == job.cwd:
+        said = f"cwd {os.fsdecode(job.cwd)}: {os.strerror(number or 0)}"
+    else:
+        said = f"{os.fsdecode(job.argv[0])}: {os.strerror(number) if number else error}"
+    return _machine(said) if number in MACHINE_ERRORS else Outcome("failed", "spawn_failed", said)
+
+
+def _machine(said: str) -> Outcome:
+    return Outcome("released", "spawn_failed", said)
+
+
+def _close(files: list[int]) -> None:
+    for descriptor in files:
+        os.close(descriptor)
+
+
+def ended(pid: int) -> Outcome | None:
+    """How a child ended, with what it used; None while it runs. It is a zombie no more after that."""
+    try:
+        found, status, used = os.wait4(pid, os.WNOHANG)
+    except ChildProcessError:  # somebody in this process has waited for it: a defect
+        return Outcome("failed", "process_exit", "its exit status was lost")
+    if found == 0:
+        return None
+    outcome = Outcome("succeeded")
+    if os.WIFSIGNALED(status):
+        outcome = Outcome("failed", "process_exit")
+        outcome.signal = signal_name(os.WTERMSIG(status))
+    else:
+        code = os.WEXITSTATUS(status)
+        outcome = Outcome("failed", "process_exit") if code else outcome
+        outcome.exit_code = code
+    outcome.user_seconds, outcome.system_seconds = used.ru_utime, used.ru_stime
+    # KiB on Linux, bytes on macOS: getrusage(2) of each.
+    outcome.peak_memory = used.ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+    return outcome
+
+
+def signal_name(number: int) -> str:
+    """`SIGKILL`; `SIGRTMIN+3` and the like for the real-time ones that have no name of their own."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"SIGRTMIN+{number - signal.SIGRTMIN}" if number > signal.SIGRTMIN else f"SIG{number}"
+
+
+def signal_group(pid: int, number: int) -> None:
+    """Send a signal to the group of a child that has not been waited for: its number is not free."""
+    try:
+        os.killpg(pid, number)
+    except (ProcessLookupError, PermissionError):
+        pass  # macOS says EPERM for a group of zombies
+
+
+def group_exists(pid: int) -> bool:
+    """Whether anything is left of a process group; one system call."""
+    try:
+        os.killpg(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True

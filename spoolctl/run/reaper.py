@@ -1,0 +1,112 @@
+"""Recovery: finds dead workers, fences what they left running, and hands their jobs back.
+
+Every worker does it on every tick, also one whose slots are all busy. Two peers may fence the
+same attempt: both only end what must end, and the settle gate lets one of them requeue it.
+"""
+
+from __future__ import annotations
+
+from spoolctl.run import liveness
+from spoolctl.run.fence import Fence, group_in_reach
+from spoolctl.store import recover, workers
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from sqlite3 import Connection
+
+    from spoolctl.context import Clock
+    from spoolctl.store.database import Database
+    from spoolctl.store.workers import Held, Worker
+
+FOREVER = float("inf")
+
+
+class Case:
+    """An attempt of a dead worker, and the fence around it."""
+
+    def __init__(self, worker: Worker, held: Held, fence: Fence) -> None:
+        self.worker, self.held, self.fence = worker, held, fence
+        self.told: str | None = None
+
+
+class Reaper:
+    """The dead and what is being done about them. proved: cases whose processes are all gone.
+
+    threshold: seconds until a heartbeat is stale.
+    """
+
+    def __init__(self, me: Worker, clock: Clock, threshold: float, say: Callable[[str], None]) -> None:
+        self.me, self.clock, self.threshold, self.say = me, clock, threshold, say
+        self.cases: dict[tuple[int, int], Case] = {}
+        self.proved: list[Case] = []
+
+    @property
+    def busy(self) -> bool:
+        """Something is being ended, or waits to be recorded; a case that is stuck is neither."""
+        return bool(self.proved) or any(case.fence.stuck is None for case in self.cases.values())
+
+    @property
+    def next(self) -> float:
+        """When `step` has something to do; monotonic seconds."""
+        return min((case.fence.next for case in self.cases.values()), default=FOREVER)
+
+    def look(self, database: Database) -> None:
+        """Judge every other worker; open a case for each attempt of a dead one. No batch limit:
+        one that cannot be reaped hides no other."""
+        with database.read() as tx:
+            others = [worker for worker in workers.roll(tx) if worker.id != self.me.id]
+            dead = [worker for worker in others if self._dead(database, worker)]
+            held = [(worker, workers.in_hand(tx, worker.id)) for worker in dead]
+        for worker, attempts in held:
+            for one in attempts:
+                self._open(database, worker, one)
+            if not attempts:
+                self._strike_out(database, worker)
+
+    def _dead(self, database: Database, worker: Worker) -> bool:
+        return liveness.judge(database.place, worker, self.clock.wall(), self.threshold) == liveness.DEAD
+
+    def _open(self, database: Database, worker: Worker, held: Held) -> None:
+        key = (held.job, held.attempt)
+        if key in self.cases or any(key == (case.held.job, case.held.attempt) for case in self.proved):
+            return
+        output = database.place.output(database.queue_id, held.job, held.attempt) + ".stdout"
+        group = group_in_reach(worker, held.pid)
+        fence = Fence(held.marker, group, held.pid_start, output, self.clock.monotonic())
+        self.cases[key] = Case(worker, held, fence)
+        self.say(f"worker {worker.name} (process {worker.pid}) is dead; taking job {held.job} back")
+
+    def _strike_out(self, database: Database, worker: Worker) -> None:
+        with database.write(sync=False) as tx:
+            gone = recover.strike_out(tx, worker.id)
+        if gone:
+            liveness.forget(database.place, worker)
+
+    def step(self, database: Database) -> None:
+        """Go on with every fence that is due."""
+        now = self.clock.monotonic()
+        for key, case in list(self.cases.items()):
+            if now < case.fence.next:
+                continue
+            if case.fence.step(now):
+                del self.cases[key]
+                self.proved.append(case)
+            elif case.fence.stuck != case.told:
+                case.told = case.fence.stuck
+                self.say(f"job {case.held.job} stays where it is: {case.fence.stuck}")
+
+    def settle(self, tx: Connection, now: int) -> list[tuple[Case, str | None]]:
+        """Inside the worker's transaction: hand back what is proved; each with its job's new state."""
+        return [
+            (case, recover.reap(tx, now, case.held.job, case.held.attempt, case.worker.id)) for case in self.proved
+        ]
+
+    def told(self, reaped: list[tuple[Case, str | None]], database: Database) -> None:
+        """After the COMMIT: say it, and strike out the dead who have nothing left."""
+        self.proved = []
+        for case, state in reaped:
+            if state:
+                self.say(f"job {case.held.job}: its worker died; the job is {state}")
+        for worker in {case.worker.id: case.worker for case, _ in reaped}.values():
+            self._strike_out(database, worker)

@@ -1,0 +1,65 @@
+"""What a waiting process sleeps on: its children, the doorbell, stop signals, and a deadline.
+
+Signal handlers only note; each signal also puts a byte into a pipe that `sleep` polls
+(signal.set_wakeup_fd), so that one which comes just before the sleep still ends it.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+
+from spoolctl.run.doorbell import SIGNAL, Listener
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from types import FrameType
+
+    from spoolctl.store.place import Place
+
+STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class Wakeup:
+    """The one place where a worker sleeps. stops: how many stop signals have come.
+
+    rung: the doorbell, or anything else that asks for a look at the queue, since `sleep` began.
+    """
+
+    def __init__(self, place: Place | None) -> None:
+        self.stops = 0
+        self.rung = False
+        self._reader, writer = os.pipe()
+        self._writer = writer
+        for descriptor in (self._reader, writer):
+            os.set_blocking(descriptor, False)
+        # A full pipe has enough in it to wake us.
+        signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+        self._poll = select.poll()
+        self._poll.register(self._reader, select.POLLIN)
+        for number in STOPS:
+            signal.signal(number, self._stop)
+        # Also undoes an inherited SIG_IGN, under which the kernel would throw exit statuses away.
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        self._listener = Listener(place) if place else None
+
+    def _stop(self, number: int, frame: FrameType | None) -> None:
+        self.stops += 1
+
+    def sleep(self, seconds: float) -> None:
+        """Wait for a signal or a ring, but not longer than `seconds`."""
+        self.rung = False
+        self._poll.poll(max(0, min(int(seconds * 1000) + 1, 2**31 - 1)) if seconds > 0 else 0)
+        try:
+            self.rung = SIGNAL in os.read(self._reader, 65536)
+        except BlockingIOError:
+            pass
+
+    def close(self) -> None:
+        """Hear nothing more. The handlers stay: a late signal must not kill an orderly exit."""
+        if self._listener:
+            self._listener.close()
+        signal.set_wakeup_fd(-1)
+        os.close(self._reader)
+        os.close(self._writer)

@@ -1,0 +1,1 @@
+"""Everything that is SQL. One concern a file, its statements as constants on top."""

@@ -1,0 +1,120 @@
+"""Gives jobs to a worker: nobody else can get the same one.
+
+All inside the one BEGIN IMMEDIATE of the worker's turn: claimants take their turns at SQLite's
+write lock, so choosing, marking and recording cannot interleave. The order is priority (highest
+first), due time, number, over all the queues that the worker serves.
+"""
+
+from __future__ import annotations
+
+import os
+
+from spoolctl.states import MOVES
+from spoolctl.store import events
+from spoolctl.store.vector import unpack, unpack_env
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Collection
+    from sqlite3 import Connection
+
+DUE = "SELECT 1 FROM jobs WHERE ready = 0 AND due_at <= ? LIMIT 1"
+# A bounded step, so that a million jobs due at one moment do not hold the write lock for long.
+PROMOTE = """
+UPDATE jobs SET ready = 1 WHERE id IN (SELECT id FROM jobs WHERE ready = 0 AND due_at <= ? ORDER BY due_at LIMIT 1000)
+"""
+NEXT_DUE = "SELECT MIN(due_at) FROM jobs WHERE ready = 0"
+WAITING_QUEUES = """
+SELECT c.queue, q.slots, (SELECT n FROM counts WHERE queue = c.queue AND state = 'running')
+FROM (SELECT DISTINCT queue FROM counts WHERE state IN ('queued', 'failed') AND n > 0) AS c
+LEFT JOIN queues AS q ON q.name = c.queue
+WHERE q.paused IS NOT 1
+"""
+HEAD = """
+SELECT -priority, due_at, id FROM jobs WHERE ready = 1 AND queue = ? ORDER BY priority DESC, due_at, id LIMIT 1
+"""
+JOB = "SELECT state, attempts + 1, argv, cwd, env, timeout, key FROM jobs WHERE id = ?"
+MARK = """
+UPDATE jobs SET state = ?, ready = NULL, worker = ?, attempts = ?, started_at = ?,
+  exit_code = NULL, signal = NULL, failure_reason = NULL, error = NULL
+WHERE id = ?
+"""
+ATTEMPT = "INSERT INTO attempts (job, number, state, worker, marker, started_at) VALUES (?, ?, 'running', ?, ?, ?)"
+SPAWNED = "UPDATE attempts SET pid = ?, pid_start = ? WHERE job = ? AND number = ?"
+
+
+class Claimed:
+    """A job in hand, and the attempt that was begun for it."""
+
+    def __init__(self, job: int, attempt: int, queue: str) -> None:
+        self.job, self.attempt, self.queue = job, attempt, queue
+        self.marker = os.urandom(12).hex()
+        self.argv: list[bytes] = []
+        self.env: dict[bytes, bytes] = {}
+        self.cwd: bytes | None = None
+        self.timeout: int | float = 0
+        self.key: str | None = None
+
+
+def claim(
+    tx: Connection, now: int, worker: tuple[int, str], queues: Collection[str], room: int, slots: int | None = None
+) -> list[Claimed]:
+    """Up to `room` jobs, in claim order, marked as running by `worker` (its id and name).
+
+    queues: names to serve; empty is every queue. slots: at most this many running jobs a queue,
+    over all workers; the queue's own limit binds as well. None is no limit of the caller's.
+    """
+    if tx.execute(DUE, (now,)).fetchone():
+        tx.execute(PROMOTE, (now,))
+    free = _open_queues(tx, queues, slots)
+    heads = {queue: tx.execute(HEAD, (queue,)).fetchone() for queue in free}
+    claimed: list[Claimed] = []
+    while len(claimed) < room:
+        best = min(((head, queue) for queue, head in heads.items() if head), default=None)
+        if best is None:
+            break
+        (_, _, job), queue = best
+        claimed.append(_mark(tx, now, worker, job, queue))
+        free[queue] -= 1
+        heads[queue] = tx.execute(HEAD, (queue,)).fetchone() if free[queue] > 0 else None
+    return claimed
+
+
+def anything(tx: Connection, now: int, queues: Collection[str], slots: int | None = None) -> bool:
+    """Whether `claim` would find or promote something; a read, for those who wait."""
+    if tx.execute(DUE, (now,)).fetchone():
+        return True
+    return any(tx.execute(HEAD, (queue,)).fetchone() for queue in _open_queues(tx, queues, slots))
+
+
+def _open_queues(tx: Connection, queues: Collection[str], slots: int | None) -> dict[str, int]:
+    """The queues in which something waits and that may run more, and how many more."""
+    free = {}
+    for queue, limit, running in tx.execute(WAITING_QUEUES):
+        bounds = [bound for bound in (slots, limit) if bound is not None]
+        left = min(bounds) - (running or 0) if bounds else 1 << 30
+        if left > 0 and (not queues or queue in queues):
+            free[queue] = left
+    return free
+
+
+def _mark(tx: Connection, now: int, worker: tuple[int, str], job: int, queue: str) -> Claimed:
+    state, attempt, argv, cwd, env, timeout, key = tx.execute(JOB, (job,)).fetchone()
+    claimed = Claimed(job, attempt, queue)
+    claimed.argv, claimed.cwd, claimed.env = unpack(argv), cwd, unpack_env(env)
+    claimed.timeout, claimed.key = timeout, key
+    tx.execute(MARK, (MOVES["claim"][state], worker[0], attempt, now, job))
+    tx.execute(ATTEMPT, (job, attempt, worker[1], claimed.marker, now))
+    events.record(tx, now, job, "claimed", attempt, worker[1])
+    return claimed
+
+
+def record_spawn(tx: Connection, job: int, attempt: int, pid: int, pid_start: int | None) -> None:
+    """Note the leader of the attempt's process group. pid_start: the kernel's start time of it."""
+    tx.execute(SPAWNED, (pid, pid_start, job, attempt))
+
+
+def next_due(tx: Connection) -> int | None:
+    """When the earliest of the jobs that wait for their time falls due; None where none waits."""
+    due: int | None = tx.execute(NEXT_DUE).fetchone()[0]
+    return due

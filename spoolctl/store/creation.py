@@ -1,0 +1,87 @@
+"""Makes a queue: its folders and its file. Loaded only where there is none.
+
+The file appears complete or not at all, and only once, however many come first at the same time.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import sqlite3
+
+from spoolctl.errors import Fail
+from spoolctl.limits import BUSY_TIMEOUT, FOLDER
+from spoolctl.store.database import APPLICATION_ID, VERSION, absent, explain, from_system
+from spoolctl.store.migrations import migrate
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from spoolctl.store.place import Place
+
+
+def create(place: Place) -> None:
+    """Make the queue file and its folders. Whoever comes first makes it; it appears complete or
+    not at all: it is made under a private name and published by rename."""
+    directory = os.path.dirname(place.path)
+    try:
+        _make_folders(place, directory)
+        lock = os.open(directory, os.O_RDONLY)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if absent(place.path):
+                _publish(place)
+                os.fsync(lock)
+        finally:
+            os.close(lock)
+    except sqlite3.Error as error:
+        raise explain(error, place) from error
+    except OSError as error:
+        raise from_system(error, place.path) from error
+
+
+def _make_folders(place: Place, directory: str) -> None:
+    """The spool directory where it has our own name, else it must exist; and what is in it."""
+    if not os.path.isdir(directory):
+        if os.path.basename(directory) != FOLDER:
+            raise Fail("USAGE", f"--db {place.path}: the folder {directory} does not exist", "make it first")
+        make_folder(directory)
+    for folder in (place.folder, place.outputs, place.workers, place.bell):
+        make_folder(folder)
+
+
+def make_folder(path: str) -> None:
+    """A private folder that a power cut cannot take away again; it may exist."""
+    try:
+        os.mkdir(path, 0o700)
+    except FileExistsError:
+        return
+    parent = os.open(os.path.dirname(path), os.O_RDONLY)
+    try:
+        os.fsync(parent)  # else a power cut may take the folder with everything in it
+    finally:
+        os.close(parent)
+
+
+def _publish(place: Place) -> None:
+    """Under the directory's lock: build the file aside and give it its name."""
+    for ending in ("-wal", "-shm"):
+        # Of a removed queue. SQLite would replay such a WAL into the new file.
+        if os.path.exists(place.path + ending):
+            os.unlink(place.path + ending)
+    private = place.path + ".new"
+    if os.path.exists(private):  # left by a maker that was killed
+        os.unlink(private)
+    os.close(os.open(private, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+    fresh(private).close()  # the last close moves the WAL into the file and syncs it
+    os.rename(private, place.path)
+
+
+def fresh(path: str) -> sqlite3.Connection:
+    """A connection to a new, complete queue at `path`."""
+    connection = sqlite3.connect(path, isolation_level=None, timeout=BUSY_TIMEOUT)
+    connection.execute("PRAGMA synchronous = FULL")
+    connection.execute("PRAGMA journal_mode = WAL")
+    connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
+    migrate(connection, VERSION)
+    connection.execute("INSERT INTO meta VALUES ('queue_id', ?)", (os.urandom(8).hex(),))
+    return connection

@@ -1,0 +1,62 @@
+"""Where a queue is: the rule that finds its file, and the folder that belongs to it.
+
+The folder carries the file's name, so that two queues in one directory share nothing. Nothing
+here creates anything; `database.create` does.
+"""
+
+from __future__ import annotations
+
+import os
+
+from spoolctl.errors import Fail
+from spoolctl.limits import FILE, FOLDER
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+class Place:
+    """The paths of one queue. path: its file, absolute."""
+
+    def __init__(self, path: str) -> None:
+        # POSIX leaves "//" at the start to the system, and in a URI it would name a host.
+        self.path = path = "/" + path.lstrip("/")
+        self.folder = path + ".d"
+        self.outputs = os.path.join(self.folder, "output")
+        self.workers = os.path.join(self.folder, "workers")
+        self.bell = os.path.join(self.folder, "bell")
+
+    def output(self, queue_id: str, job: int, attempt: int) -> str:
+        """The path of an attempt's output, less its ending (`.stdout` or `.stderr`).
+
+        A thousand jobs share a folder, so that none grows without end. The queue's id keeps a
+        new queue in the place of a removed one from showing or overwriting the old one's output.
+        """
+        return os.path.join(self.outputs, queue_id, str(job // 1000), f"{job}.{attempt}")
+
+
+def find(db: str | None, environ: Mapping[str, str], cwd: str) -> Place:
+    """The queue that `--db` (None: not given), the environment and the directory name.
+
+    Raises Fail where `--db` or $SPOOLCTL_DB is empty: that is a mistake, not "unset".
+    """
+    named = db if db is not None else environ.get("SPOOLCTL_DB")
+    if named is not None:
+        if not named:
+            raise Fail("USAGE", "SPOOLCTL_DB is empty", "unset it, or set it to the path of a queue file")
+        return Place(os.path.abspath(os.path.join(cwd, named)))
+    return Place(_nearest(cwd) or os.path.join(cwd, FOLDER, FILE))
+
+
+def _nearest(cwd: str) -> str | None:
+    """The first `.spoolctl/queue.db` in `cwd` or a directory above it."""
+    directory = cwd
+    while True:
+        path = os.path.join(directory, FOLDER, FILE)
+        if os.path.exists(path):
+            return path
+        above = os.path.dirname(directory)
+        if above == directory:
+            return None
+        directory = above

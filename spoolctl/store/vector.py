@@ -1,0 +1,28 @@
+"""A vector of bytes in one BLOB: each item ended by a NUL, as the kernel keeps argv and environ."""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+
+def pack(items: Iterable[bytes]) -> bytes:
+    """The BLOB of `items`, none of which contains a NUL."""
+    return b"".join([item + b"\0" for item in items])
+
+
+def unpack(blob: bytes | None) -> list[bytes]:
+    """The items of a BLOB made by `pack`; none for None."""
+    return blob.split(b"\0")[:-1] if blob else []
+
+
+def pack_env(env: dict[bytes, bytes]) -> bytes | None:
+    """The BLOB of an environment; None where it is empty."""
+    return pack(key + b"=" + value for key, value in env.items()) or None
+
+
+def unpack_env(blob: bytes | None) -> dict[bytes, bytes]:
+    """The environment in a BLOB made by `pack_env`."""
+    pairs = (item.partition(b"=") for item in unpack(blob))
+    return {key: value for key, _, value in pairs}

@@ -1,0 +1,1 @@
+"""How the tool describes itself: all of it derived from the verbs' descriptions."""

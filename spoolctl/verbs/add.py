@@ -1,0 +1,145 @@
+"""add: put a command into the queue."""
+
+from __future__ import annotations
+
+import os
+
+from spoolctl import limits
+from spoolctl.errors import Fail
+from spoolctl.language.spec import Argument, Flag, Verb
+from spoolctl.language.values import Choice, Command, Duration, Integer, Moment, Name, Pair, Path, Tag, Text
+from spoolctl.run.bell import ring
+from spoolctl.store.submit import Submission, submit
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from spoolctl.context import Context
+    from spoolctl.language.parse import Args
+
+COMMAND = Argument("ARGV", None, "the program and its arguments, after -- or from the first bare word on")
+SUBMIT_FLAGS = (
+    Flag("-c", kind=Command(), help="run STRING with sh -c; instead of ARGV"),
+    Flag("--cwd", kind=Path(), help="directory of the command (default: the worker's); links are kept"),
+    Flag(
+        "--env",
+        kind=Pair(limits.ENV_KEY_MAX, limits.ENV_VALUE_MAX),
+        many=True,
+        help="set a variable for the command; the last one of a name wins; stored as plain text",
+    ),
+    Flag(
+        "--timeout",
+        kind=Duration(limits.TIMEOUT_MIN, limits.TIMEOUT_MAX),
+        default=limits.TIMEOUT_DEFAULT,
+        help="end the command, with everything it started, after that long",
+    ),
+    Flag(
+        "--max-retries",
+        kind=Integer(0, limits.RETRIES_MAX),
+        default=limits.RETRIES_DEFAULT,
+        help="executions after the first where the command fails, times out or cannot be started",
+    ),
+    Flag(
+        "--max-crashes",
+        kind=Integer(0, limits.CRASHES_MAX),
+        help="executions after the first where the worker dies (default: unbounded)",
+    ),
+    Flag("--queue", kind=Name(), default=limits.QUEUE_DEFAULT, help="the queue to put it in"),
+    Flag(
+        "--priority",
+        kind=Integer(limits.PRIORITY_MIN, limits.PRIORITY_MAX),
+        default=0,
+        help="higher ones run first within their queues",
+    ),
+    Flag("--after", kind=Duration(0, limits.DELAY_MAX), default=0, help="not before that long from now"),
+    Flag("--at", kind=Moment(), excludes=("--after",), help="not before that time"),
+    Flag("--key", kind=Text(limits.KEY_MAX, "KEY", 1), help="submit once: the same key again answers with the same job"),
+    Flag(
+        "--if-finished",
+        kind=Choice(("keep", "add"), "WHAT"),
+        default="keep",
+        help="where the key's job is done, dead or canceled: keep it as the answer, or add a new one",
+    ),
+    Flag(
+        "--tag",
+        kind=Tag(limits.TAG_NAME_MAX, limits.TAG_VALUE_MAX, "K=V"),
+        many=True,
+        help="a label to find it by; the last one of a name wins",
+    ),
+    Flag("--note", kind=Text(limits.NOTE_MAX), help="words for people"),
+)
+
+VERB = Verb(
+    "add",
+    "put a command into the queue",
+    group="submit",
+    details="The job is on disk when its number is printed. A worker (spoolctl work) runs it.",
+    argument=COMMAND,
+    flags=SUBMIT_FLAGS,
+    examples=[
+        ("add -- make test", "run a program"),
+        ("add -c 'date > stamp && ls'", "run a shell command"),
+        ("add --key nightly-2027-01-31 --timeout 2h -- ./nightly", "submit once, however often it is called"),
+        ("add --queue gpu --priority 5 --tag batch=7 -- train", "choose a queue, an order and a label"),
+    ],
+    mutates=True,
+    creates=True,
+)
+
+
+def run(args: Args, context: Context) -> dict[str, Any]:
+    """Submit one job."""
+    wanted = submission(args, context)
+    database = context.open(create_missing=True)
+    with database.write() as tx:
+        answer = submit(tx, context.clock.wall(), wanted, args.if_finished == "add")
+    ring(database.place)
+    database.close()
+    return {
+        "job_id": answer.job,
+        "state": answer.state,
+        "deduplicated": answer.deduplicated,
+        "env": sorted(name.decode("utf-8", "backslashreplace") for name in wanted.env),
+        "warnings": answer.warnings,
+    }
+
+
+def text(data: dict[str, Any]) -> str:
+    """The fixed line, or what is there already."""
+    if data["deduplicated"]:
+        return f"Job {data['job_id']} has this key already ({data['state']})\n"
+    return f"Added job {data['job_id']}\n"
+
+
+def submission(args: Args, context: Context) -> Submission:
+    """What the words ask for. Raises Fail("USAGE") where they ask for no command, or for two."""
+    if (args.command is None) == (args.c is None):
+        what = "no command is given" if args.c is None else "-c and ARGV exclude each other"
+        raise Fail("USAGE", what, "give either -- PROGRAM ARG… or -c STRING")
+    if args.if_finished != "keep" and args.key is None:
+        raise Fail("USAGE", "--if-finished needs --key", "without a key every submission is a new job")
+    wanted = Submission(args.command or [b"sh", b"-c", args.c])
+    wanted.cwd = None if args.cwd is None else absolute(args.cwd, context)
+    wanted.env = dict(args.env)
+    wanted.tags = dict(args.tag)
+    wanted.delay, wanted.at = int(args.after * 1000), args.at
+    for name in ("queue", "priority", "timeout", "max_retries", "max_crashes", "key", "note"):
+        setattr(wanted, name, getattr(args, name))
+    return wanted
+
+
+def absolute(path: str, context: Context) -> bytes:
+    """The path from the root, with its links kept: `.` is $PWD where that names this folder."""
+    here = context.cwd()
+    logical = context.environ.get("PWD", "")
+    if os.path.isabs(logical) and _same_folder(logical, here):
+        here = logical
+    return os.fsencode(os.path.normpath(os.path.join(here, path)))
+
+
+def _same_folder(one: str, other: str) -> bool:
+    try:
+        return os.path.samefile(one, other)
+    except OSError:
+        return False

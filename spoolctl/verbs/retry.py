@@ -1,0 +1,50 @@
+"""retry: put finished jobs back into the queue."""
+
+from __future__ import annotations
+
+from spoolctl.language.spec import Argument, Flag, Verb
+from spoolctl.language.values import JOB
+from spoolctl.run.bell import ring
+from spoolctl.store import control
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from spoolctl.context import Context
+    from spoolctl.language.parse import Args
+
+VERB = Verb(
+    "retry",
+    "put jobs back, with a fresh budget",
+    group="control",
+    details=(
+        "Works on dead, canceled and failed jobs, all of those named or none. History and output of earlier attempts"
+        " are kept. With --force also on done ones, and on running ones: those are stopped first, and run again only"
+        " when nothing of the old attempt is left."
+    ),
+    argument=Argument("ID", JOB, "the numbers of jobs; spoolctl list shows them", many=True),
+    flags=(Flag("--force", help="also jobs that are done or running"),),
+    examples=[("retry 7", "a dead job"), ("retry --force 7 8", "whatever they are doing")],
+    mutates=True,
+)
+
+
+def run(args: Args, context: Context) -> dict[str, Any]:
+    """All or none."""
+    database = context.open()
+    ids = list(dict.fromkeys(args.words))
+    with database.write() as tx:
+        now = context.clock.wall()
+        stopping = [job for job in ids if control.retry(tx, now, job, args.force)]
+    ring(database.place)
+    database.close()
+    return {"retried": ids, "stopping": stopping}
+
+
+def text(data: dict[str, Any]) -> str:
+    """The fixed line, for each."""
+    return "".join(
+        f"Job {job} is being stopped and will run again\n" if job in data["stopping"] else f"Job {job} requeued\n"
+        for job in data["retried"]
+    )

@@ -1,0 +1,61 @@
+"""status: how many jobs are in which state, and what needs a look."""
+
+from __future__ import annotations
+
+from spoolctl.language.spec import Verb
+from spoolctl.states import JOB_STATES
+from spoolctl.store import read
+from spoolctl.text import command_line, table
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from spoolctl.context import Context
+    from spoolctl.language.parse import Args
+
+VERB = Verb(
+    "status",
+    "count the jobs, and show what needs a look",
+    group="look",
+    examples=[("status", "for people"), ("status --json", "for programs")],
+)
+
+
+def run(args: Args, context: Context) -> dict[str, Any]:
+    """Counts, from kept sums; the cost does not depend on how many jobs there are."""
+    database = context.open(read_only=True)
+    with database.read() as tx:
+        queues = read.counts(tx)
+        settings = read.settings(tx)
+        dead = read.recent_dead(tx)
+    database.close()
+    return {
+        "counts": {state: sum(of[state] for of in queues.values()) for state in JOB_STATES},
+        "recent_dead": dead,
+        "queues": [
+            {"queue": name, **of, "slots": settings.get(name, (None, False))[0], "paused": name in settings and settings[name][1]}
+            for name, of in queues.items()
+        ],
+    }
+
+
+def text(data: dict[str, Any]) -> str:
+    """The fixed line; then the queues where there are several, and the jobs that died last."""
+    counts = data["counts"]
+    shown = ["queued", "running", "done", "failed", "dead"] + (["canceled"] if counts["canceled"] else [])
+    lines = "   ".join(f"{state}: {counts[state]}" for state in shown) + "\n"
+    if len(data["queues"]) > 1:
+        rows = [[q["queue"], *(str(q[state]) for state in shown)] for q in data["queues"]]
+        lines += "\n" + table(["queue", *shown], rows)
+    if data["recent_dead"]:
+        rows = [
+            [str(job["id"]), job["failure_reason"] or "", job["finished_at"] or "", _command(job)]
+            for job in data["recent_dead"]
+        ]
+        lines += "\n" + table(["dead", "reason", "at", "command"], rows)
+    return lines
+
+
+def _command(job: dict[str, Any]) -> str:
+    return command_line([arg.encode("utf-8", "surrogatepass") for arg in job["argv"]], 60)
