@@ -30,6 +30,7 @@ RECENT_DEAD = 10
 OUTPUT_PREVIEW = 65536  # bytes of each stream that `output --json` carries
 
 BACKOFF_BASE, BACKOFF_CAP = 2, 60
+STOP_WAIT = 30  # how long `cancel` and `retry --force` wait for a running job's end
 TERM_GRACE = 5.0  # between TERM and KILL
 HEARTBEAT_INTERVAL = 5.0
 REAP_THRESHOLD = 30.0
@@ -60,5 +61,5 @@ COMMAND_ENVIRONMENT = {
 
 def backoff(unsuccessful: int) -> int:
     """Seconds to wait after the n-th unsuccessful attempt, n >= 1: 2, 4, 8, 16, 32, 60, 60 …"""
-    # The exponent is bounded first: 2 ** (a million) would be a number of 300,000 digits.
-    return min(BACKOFF_CAP, BACKOFF_BASE * 2 ** min(unsuccessful - 1, 10))
+    # The exponent is bounded first: 2 to the power of a million would be a number of 300,000 digits.
+    return min(BACKOFF_CAP, BACKOFF_BASE << min(unsuccessful - 1, 10))

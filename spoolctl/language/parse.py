@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import Any
 
-    from spoolctl.language.spec import Flag, Kind, Verb
+    from spoolctl.language.spec import Flag, Verb
+    from spoolctl.language.values import Kind
 
     Finder = Callable[[str], "Verb | None"]
 
@@ -33,6 +34,7 @@ class Args:
         self.given: set[str] = set()
         self.words: list[Any] = []
         self.command: list[bytes] | None = None
+        self.version = False
 
     def __getattr__(self, name: str) -> Any:  # only reached where no value was set
         raise AttributeError(name)
@@ -45,7 +47,6 @@ def parse(words: Sequence[str], find: Finder, suggest: Callable[[str], str]) -> 
     hint for a verb that is not there. Without a verb (`--help`, `--version`) the first is None.
     """
     args = Args()
-    args.version = False
     rest = list(words)
     _flags(None, rest, args)
     if not rest:

@@ -14,11 +14,11 @@ from spoolctl.limits import TERM_GRACE
 from spoolctl.run.fence import Fence
 from spoolctl.run.liveness import lock_held
 from spoolctl.run.process import ended, group_exists, signal_group
-from spoolctl.store.settle import Outcome
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from spoolctl.store.claim import Claimed
+    from spoolctl.store.settle import Outcome
 
 FOREVER = float("inf")
 REASONS = {"timed_out": "timeout", "canceled": "canceled", "released": "worker_stopped"}
@@ -41,6 +41,7 @@ class Attempt:
         self.outcome: Outcome | None = None
         self._left: Outcome | None = None  # how the leader ended, while the fence is at work
         self._fence: Fence | None = None
+        self.told: str | None = None  # what of `stuck` the queue knows
 
     @property
     def stuck(self) -> str | None:

@@ -44,6 +44,7 @@ class Fence:
     def step(self, now: float) -> bool:
         """Do what is due; True when nothing of the attempt is left. now: monotonic seconds."""
         self.next = now + LOOK_AGAIN
+        self.stuck = None
         number = signal.SIGKILL if now >= self.kill_at else signal.SIGTERM
         if os.path.isdir("/proc/self"):
             left = self._end_processes(number)
@@ -66,7 +67,8 @@ class Fence:
             self.termed.add((pid, start))
             if not _signal(pid, start, number):
                 refused.append(pid)
-        self.stuck = f"process {refused[0]} may not be signalled by this user" if refused else self.stuck
+        if refused:
+            self.stuck = f"process {refused[0]} may not be signalled by this user"
         return bool(survivors)
 
     def _end_group(self, number: int) -> bool:

@@ -103,6 +103,14 @@ def _process_gone(worker: Worker) -> bool:
     return not process_runs(worker.pid, worker.pid_start)
 
 
+def is_stopped(worker: Worker) -> bool:
+    """Whether the worker's process is suspended (SIGSTOP, a debugger); False where it cannot be told."""
+    if worker.boot_id != boot_id() or worker.pid_ns != pid_namespace():
+        return False
+    stat = read_stat(worker.pid)
+    return stat is not None and stat.state in "Tt" and worker.pid_start in (None, stat.start)
+
+
 def process_runs(pid: int, started: int | None) -> bool:
     """Whether that very process runs: same pid, same start time (None: unknown), no zombie."""
     stat = read_stat(pid)

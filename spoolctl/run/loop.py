@@ -12,21 +12,22 @@ import os
 
 from spoolctl import limits
 from spoolctl.errors import Fail
-from spoolctl.run import liveness, process
+from spoolctl.run import faults, liveness, process
 from spoolctl.run.attempt import Attempt
 from spoolctl.run.bell import ring
+from spoolctl.run.membership import Membership
+from spoolctl.run.plan import Tally
 from spoolctl.run.reaper import Reaper
 from spoolctl.run.wakeup import Wakeup
-from spoolctl.store import claim, drain, workers
+from spoolctl.store import claim, drain, recover, workers
 from spoolctl.store.database import open_queue
 from spoolctl.store.settle import Outcome, settle
 from spoolctl.text import command_line, duration
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from sqlite3 import Connection
-
     from spoolctl.context import Context
+    from spoolctl.run.plan import Plan
     from spoolctl.store.claim import Claimed
     from spoolctl.store.database import Database
 
@@ -36,86 +37,65 @@ RETRY_AFTER = 0.2  # pause after a turn that the queue refused
 HOLD_BACK_MAX = 30.0  # longest pause after the machine refused to start a command
 
 
-class Plan:
-    """What a worker is asked to do. queues: empty is every queue. slots: None is no limit of its
-    own. mode: "serve" until told to stop, "drain" until the queues have settled, "once" for one job."""
-
-    def __init__(self, name: str, queues: tuple[str, ...], jobs: int, slots: int | None, mode: str) -> None:
-        self.name, self.queues, self.jobs, self.slots, self.mode = name, queues, jobs, slots, mode
-
-
-class Tally:
-    """What a worker has done. settled: nothing was left to do when it went. ended: attempts by
-    the state in which they left their job."""
-
-    def __init__(self) -> None:
-        self.executed = 0
-        self.ended = {"done": 0, "failed": 0, "dead": 0, "canceled": 0, "queued": 0}
-        self.settled = False
-        self.stopped = False
-
-
 class Loop:
     """One worker's life: `run` it once."""
 
     def __init__(self, database: Database, plan: Plan, context: Context) -> None:
         self.database, self.plan, self.context = database, plan, context
         self.clock, self.say = context.clock, context.say
+        self.point = faults.arm(context.environ)
         self.tally = Tally()
         self.running: dict[int, Attempt] = {}
-        self.ended: list[Attempt] = []  # over, and not yet recorded
-        self.refused: list[tuple[Claimed, Outcome]] = []  # claimed, not started, not yet recorded
+        self.unnoted: list[Attempt] = []  # started; their process is not yet in the queue
+        self.ended: list[tuple[Claimed, Outcome]] = []  # over or never started, and not yet recorded
         self.claims = 0
         self.trouble: str | None = None  # the code of what the queue refuses us at present
         self.unsure = False  # a transaction failed: what we hold may not be what the queue has
         self.quiet_until = 0.0  # no transaction before
         self.hold_back = 0.0  # the last pause after the machine's fault
         self.held_until = 0.0  # no claim before
-        self.next_tick = self.next_beat = 0.0
+        self.next_tick = 0.0
         self.due_at: int | None = None
         self.finished = False
 
     def run(self) -> Tally:
-        """Work until the plan is fulfilled or a signal ends it. Raises Fail("QUEUE_GONE")."""
+        """Work until the plan is fulfilled or a signal ends it. Raises Fail: QUEUE_GONE, WORKER_EXISTS."""
         process.close_inherited()
         self.base = {os.fsencode(k): os.fsencode(v) for k, v in self.context.environ.items()}
         self.home = os.open(".", os.O_RDONLY | os.O_CLOEXEC)
-        self.file = _identity(self.database.place.path)
-        self._enter()
-        self.wakeup = Wakeup(self.database.place)
+        self.member = Membership(self.database, self.context, self.plan)
+        self.me = self.member.me
         self.reaper = Reaper(self.me, self.clock, self.context.reap_threshold(), self.say)
+        self.wakeup = Wakeup(self.database.place)
         try:
-            self.database.wait_for_lock(LOCK_WAIT)
+            self._enter()
             while not self.finished:
                 self._wake()
                 self._turn()
                 self._judge_end()
                 if not self.finished:
                     self.wakeup.sleep(self._until_next())
-            self._leave()
+            self.point("leaving")
+            self.database.wait_for_lock(limits.BUSY_TIMEOUT)
+            self.member.leave(self.database)
         finally:
             self.wakeup.close()
-            os.close(self.lock)
+            self.member.close()
         return self.tally
 
     def _enter(self) -> None:
-        """Take the lock that proves our life, then go on the roll: in that order nobody can see
-        us there and think us dead."""
-        self.me = liveness.identity()
-        self.me.lock = os.urandom(8).hex()
-        self.me.name = self.plan.name or f"{self.me.host[:40]}-{self.me.pid}-{self.me.lock[:4]}"
-        self.me.jobs, self.me.queues = self.plan.jobs, self.plan.queues
-        self.lock = liveness.hold(self.database.place, self.me.lock)
-        now = self.me.started_at = self.me.heartbeat_at = self.clock.wall()
-        try:
-            with self.database.write() as tx:
-                twins = workers.named(tx, self.me.name)
-                liveness.refuse_twin(self.database.place, twins, now, self.context.reap_threshold())
-                workers.enter(tx, self.me)
-        except Fail:
-            liveness.forget(self.database.place, self.me)
-            os.close(self.lock)
-            raise
+        """Go on the roll, however long somebody else holds the write lock."""
+        self.database.wait_for_lock(LOCK_WAIT)
+        while not self.wakeup.stops:
+            try:
+                self.member.enter(self.database)
+                break
+            except Fail as fail:
+                if fail.code != "LOCKED":
+                    raise
+                self._note_trouble(fail)
+                self.wakeup.sleep(RETRY_AFTER)
+        self.point("entered")
         self.say(f"worker {self.me.name} serves {', '.join(self.me.queues) or 'every queue'}, {self.plan.jobs} at once")
 
     def _wake(self) -> None:
@@ -130,20 +110,15 @@ class Loop:
         for attempt in list(self.running.values()):
             if attempt.step(now):
                 del self.running[attempt.job.job]
-                self.ended.append(attempt)
-        self._check_file()
-
-    def _check_file(self) -> None:
-        """Leave without touching what has taken our queue's place."""
-        now = self.clock.monotonic()
-        if now < self.next_tick or _identity(self.database.place.path) == self.file:
-            return
-        self._abandon_ship()
-        raise Fail(
-            "QUEUE_GONE",
-            f"{self.database.place.path} was removed or replaced",
-            "its jobs were stopped; start a worker on the queue that you want served",
-        )
+                assert attempt.outcome is not None
+                self.ended.append((attempt.job, attempt.outcome))
+                self.point("ended")
+        if now >= self.next_tick:
+            try:
+                self.member.check_file()
+            except Fail:
+                self._abandon_ship()
+                raise
 
     def _abandon_ship(self) -> None:
         """Stop everything that runs, without a queue to write it to."""
@@ -161,26 +136,23 @@ class Loop:
             return
         tick = now >= self.next_tick
         try:
-            if now >= self.next_beat:
-                self._beat(now)
-            if tick or self.wakeup.rung or self.unsure:
+            beaten = self.member.beat(self.database, now)
+            if tick or self.wakeup.rung:
                 self._look(now)
             if tick:
                 self.next_tick = now + TICK
                 self.reaper.look(self.database)
+                self._note_stuck()
             self.reaper.step(self.database)
-            if self._must_write(tick):
+            self._note_spawns()
+            if self._must_write():
                 self._write()
-            if self.trouble:
+                beaten = True
+            if self.trouble and beaten:
                 self.say("the queue can be written again")
                 self.trouble = None
         except Fail as fail:
             self._note_trouble(fail)
-
-    def _beat(self, now: float) -> None:
-        with self.database.write(sync=False) as tx:
-            workers.beat(tx, self.clock.wall(), self.me.id)
-        self.next_beat = now + self.context.heartbeat_interval()
 
     def _look(self, now: float) -> None:
         """What others want of us: attempts to stop."""
@@ -191,6 +163,15 @@ class Loop:
             if attempt and attempt.job.attempt == number:
                 attempt.stop("canceled", now)
 
+    def _note_stuck(self) -> None:
+        """Say in the queue which of our attempts cannot be ended."""
+        changed = [attempt for attempt in self.running.values() if attempt.stuck != attempt.told]
+        if changed:
+            with self.database.write(sync=False) as tx:
+                for attempt in changed:
+                    recover.note_stuck(tx, attempt.job.job, attempt.job.attempt, attempt.stuck)
+                    attempt.told = attempt.stuck
+
     def _room(self) -> int:
         """How many jobs may be claimed now."""
         if self.tally.stopped or self.clock.monotonic() < self.held_until:
@@ -199,10 +180,10 @@ class Loop:
             return 1 - self.claims
         return self.plan.jobs - len(self.running)
 
-    def _must_write(self, tick: bool) -> bool:
+    def _must_write(self) -> bool:
         """Whether there is something to record or to claim. Asked with a read where it is not
         known, so that idle workers never take the write lock."""
-        if self.ended or self.refused or self.unsure or self.reaper.proved:
+        if self.ended or self.unsure or self.reaper.proved:
             return True
         if not self._room():
             return False
@@ -214,43 +195,41 @@ class Loop:
         """The turn's transaction, then the spawns that it has promised."""
         now = self.clock.wall()
         self._be_rid_of_doubt(now)
-        states: list[tuple[Attempt | None, str | None]] = []
+        room = 0 if self.trouble else self._room()  # first record, then start anew
         with self.database.write() as tx:
-            for attempt in self.ended:
-                assert attempt.outcome is not None
-                states.append((attempt, self._settle(tx, now, attempt.job, attempt.outcome)))
-            for job, outcome in self.refused:
-                states.append((None, self._settle(tx, now, job, outcome)))
+            states = [settle(tx, now, job.job, job.attempt, self.me.id, how) for job, how in self.ended]
+            if states:
+                self.point("settling")
             reaped = self.reaper.settle(tx, now)
-            room = self._room()
             mine = (self.me.id, self.me.name)
             claimed = claim.claim(tx, now, mine, self.plan.queues, room, self.plan.slots) if room > 0 else []
             self.due_at = claim.next_due(tx)
+            if claimed:
+                self.point("claiming")
         self._tell(states)
-        self.ended, self.refused = [], []
         self.reaper.told(reaped, self.database)
         self.claims += len(claimed)
+        if claimed:
+            self.point("claimed")
         self._spawn(claimed)
         ring(self.database.place)
+        self._note_spawns()
 
-    def _settle(self, tx: Connection, now: int, job: Claimed, outcome: Outcome) -> str | None:
-        return settle(tx, now, job.job, job.attempt, self.me.id, outcome)
-
-    def _tell(self, states: list[tuple[Attempt | None, str | None]]) -> None:
-        for (attempt, state), (job, outcome) in zip(
-            states, [(a.job, a.outcome) for a in self.ended] + [(j, o) for j, o in self.refused]
-        ):
-            assert outcome is not None
-            self.tally.executed += attempt is not None or outcome.kind == "failed"
+    def _tell(self, states: list[str | None]) -> None:
+        """After the COMMIT: what was recorded is off our hands."""
+        if states:
+            self.point("settled")
+        for (job, outcome), state in zip(self.ended, states):
             if state is None:
-                self.say(f"job {job.job}: its result came too late and is discarded: another worker has it")
-            else:
-                self.tally.ended[state] += 1
-                self.say(f"job {job.job} attempt {job.attempt} {_ending(outcome)}; the job is {state}")
+                self.say(f"job {job.job}: its result came too late and is discarded: it is not this worker's any more")
+                continue
+            self.tally.executed += outcome.reason != "spawn_failed" or outcome.kind == "failed"
+            self.tally.ended[state] += 1
+            self.say(f"job {job.job} attempt {job.attempt} {ending(outcome)}; the job is {state}")
+        self.ended = []
 
     def _spawn(self, claimed: list[Claimed]) -> None:
-        """Start what was claimed, and note the processes where a successor will look for them."""
-        started = []
+        """Start what was claimed."""
         for job in claimed:
             output = self.database.place.output(self.database.queue_id, job.job, job.attempt)
             try:
@@ -258,29 +237,36 @@ class Loop:
             except process.NotStarted as failed:
                 self._not_started(job, failed.outcome)
                 continue
+            self.point("spawned")
+            self.hold_back = 0.0
             attempt = Attempt(job, pid, liveness.start_time(pid), output, self.clock.monotonic())
             self.running[job.job] = attempt
-            started.append(attempt)
+            self.unnoted.append(attempt)
             self.say(f"job {job.job} attempt {job.attempt} started: {command_line(job.argv, 80)}")
-        if started:
-            self.hold_back = 0.0
-            # A power cut takes the processes along with this note: it needs no sync.
-            with self.database.write(sync=False) as tx:
-                for attempt in started:
-                    claim.record_spawn(tx, attempt.job.job, attempt.job.attempt, attempt.pid, attempt.pid_start)
 
     def _not_started(self, job: Claimed, outcome: Outcome) -> None:
-        self.refused.append((job, outcome))
+        """The job's fault is its result; the machine's fault makes us hold back."""
+        self.ended.append((job, outcome))
         if outcome.kind == "released":
             self.claims -= 1
             self.hold_back = min(HOLD_BACK_MAX, self.hold_back * 2 or 1.0)
             self.held_until = self.clock.monotonic() + self.hold_back
             self.say(f"the machine refuses to start commands ({outcome.error}); waiting {self.hold_back:.0f}s")
 
+    def _note_spawns(self) -> None:
+        """Put the processes where a successor will look for them. No sync: a power cut that takes
+        this note takes the processes as well."""
+        if self.unnoted:
+            with self.database.write(sync=False) as tx:
+                for attempt in self.unnoted:
+                    claim.record_spawn(tx, attempt.job.job, attempt.job.attempt, attempt.pid, attempt.pid_start)
+            self.unnoted = []
+            self.point("recorded")
+
     def _note_trouble(self, fail: Fail) -> None:
         """The queue refused: say so once, keep what is to be recorded, come back soon."""
         self.quiet_until = self.clock.monotonic() + RETRY_AFTER
-        self.unsure = True
+        self.unsure = self.unsure or fail.code != "LOCKED"  # without the lock nothing has begun
         if fail.code != self.trouble:
             self.trouble = fail.code
             self.say(f"{fail.message}; waiting: nothing is lost, and nothing new is started until it is over")
@@ -293,8 +279,8 @@ class Loop:
         self.database.close()
         self.database = open_queue(self.database.place)
         self.database.wait_for_lock(LOCK_WAIT)
-        here = {(a.job.job, a.job.attempt) for a in [*self.running.values(), *self.ended]}
-        here |= {(job.job, job.attempt) for job, _ in self.refused}
+        known = [attempt.job for attempt in self.running.values()] + [job for job, _ in self.ended]
+        here = {(job.job, job.attempt) for job in known}
         with self.database.write() as tx:
             for held in workers.in_hand(tx, self.me.id):
                 if (held.job, held.attempt) not in here:
@@ -304,19 +290,17 @@ class Loop:
 
     def _judge_end(self) -> None:
         """Whether the plan is fulfilled."""
-        if self.running or self.ended or self.refused or self.reaper.busy or self.unsure:
+        if self.running or self.ended or self.reaper.busy or self.unsure:
             return
         if self.tally.stopped:
             self.finished = True
             self.tally.settled = self.plan.mode == "once" and self.claims > 0
-        elif self.plan.mode == "once" and (self.claims or self._settled()):
-            self.finished = self.tally.settled = True
-        elif self.plan.mode == "drain" and self._settled():
+        elif (self.plan.mode == "once" and self.claims) or (self.plan.mode != "serve" and self._settled()):
             self.finished = self.tally.settled = True
 
     def _settled(self) -> bool:
         """Whether nothing is left to wait for in the served queues."""
-        if self.clock.monotonic() < self.held_until:
+        if self.clock.monotonic() < max(self.held_until, self.quiet_until):
             return False
         try:
             with self.database.read() as tx:
@@ -330,39 +314,17 @@ class Loop:
     def _until_next(self) -> float:
         """Seconds until something is due without being told."""
         now = self.clock.monotonic()
-        times = [self.next_tick, self.next_beat, self.reaper.next]
+        times = [self.next_tick, self.member.next_beat, self.reaper.next]
         times += [attempt.next for attempt in self.running.values()]
         if self._room() > 0 and self.due_at is not None:
             times.append(now + (self.due_at - self.clock.wall()) / 1000)
-        if self.ended or self.refused or self.unsure:
+        if self.ended or self.unnoted or self.unsure:
             times.append(now)
         return max(0.0, min(times) - now, self.quiet_until - now)
 
-    def _leave(self) -> None:
-        """Off the roll. Where the queue does not let us, a peer strikes us out later."""
-        self.database.wait_for_lock(limits.BUSY_TIMEOUT)
-        try:
-            with self.database.write(sync=False) as tx:
-                gone = workers.leave(tx, self.me.id)
-        except Fail:
-            return
-        if gone:
-            liveness.forget(self.database.place, self.me)
 
-
-def _identity(path: str) -> tuple[int, int] | None:
-    """What tells a file from any other at the same path; None where there is none."""
-    try:
-        found = os.stat(path)
-    except OSError:
-        return None
-    return found.st_dev, found.st_ino
-
-
-def _ending(outcome: Outcome) -> str:
+def ending(outcome: Outcome) -> str:
     """How an attempt ended, for the log."""
     how = outcome.signal or (f"exit {outcome.exit_code}" if outcome.exit_code is not None else outcome.error or "")
     took = f" after {duration(outcome.seconds)}" if outcome.seconds is not None else ""
     return f"{outcome.kind.replace('_', ' ')}{f' ({how})' if how else ''}{took}"
-
-

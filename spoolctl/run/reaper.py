@@ -23,10 +23,12 @@ FOREVER = float("inf")
 
 
 class Case:
-    """An attempt of a dead worker, and the fence around it."""
+    """An attempt whose worker cannot end it, and the fence around it. now: monotonic seconds."""
 
-    def __init__(self, worker: Worker, held: Held, fence: Fence) -> None:
-        self.worker, self.held, self.fence = worker, held, fence
+    def __init__(self, database: Database, worker: Worker, held: Held, now: float) -> None:
+        self.worker, self.held = worker, held
+        output = database.place.output(database.queue_id, held.job, held.attempt) + ".stdout"
+        self.fence = Fence(held.marker, group_in_reach(worker, held.pid), held.pid_start, output, now)
         self.told: str | None = None
 
 
@@ -71,10 +73,7 @@ class Reaper:
         key = (held.job, held.attempt)
         if key in self.cases or any(key == (case.held.job, case.held.attempt) for case in self.proved):
             return
-        output = database.place.output(database.queue_id, held.job, held.attempt) + ".stdout"
-        group = group_in_reach(worker, held.pid)
-        fence = Fence(held.marker, group, held.pid_start, output, self.clock.monotonic())
-        self.cases[key] = Case(worker, held, fence)
+        self.cases[key] = Case(database, worker, held, self.clock.monotonic())
         self.say(f"worker {worker.name} (process {worker.pid}) is dead; taking job {held.job} back")
 
     def _strike_out(self, database: Database, worker: Worker) -> None:
@@ -93,8 +92,14 @@ class Reaper:
                 del self.cases[key]
                 self.proved.append(case)
             elif case.fence.stuck != case.told:
-                case.told = case.fence.stuck
-                self.say(f"job {case.held.job} stays where it is: {case.fence.stuck}")
+                self._tell_stuck(database, case)
+
+    def _tell_stuck(self, database: Database, case: Case) -> None:
+        with database.write(sync=False) as tx:
+            recover.note_stuck(tx, case.held.job, case.held.attempt, case.fence.stuck)
+        case.told = case.fence.stuck
+        if case.told:
+            self.say(f"job {case.held.job} stays where it is: {case.told}")
 
     def settle(self, tx: Connection, now: int) -> list[tuple[Case, str | None]]:
         """Inside the worker's transaction: hand back what is proved; each with its job's new state."""

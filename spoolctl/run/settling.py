@@ -1,10 +1,17 @@
-"""Waits until running jobs have stopped: for `cancel`, whose answer is true only then."""
+"""Waits until running jobs have stopped, for `cancel` and `retry --force`: their answer is true only then.
+
+A living worker stops its own jobs. Where the worker is dead, stopped (SIGSTOP) or hung, the
+waiting process fences the attempt from outside and settles it through the same gate.
+"""
 
 from __future__ import annotations
 
 from spoolctl.errors import Fail
+from spoolctl.run import liveness
+from spoolctl.run.bell import ring
 from spoolctl.run.doorbell import Ear
-from spoolctl.store import control
+from spoolctl.run.reaper import Case
+from spoolctl.store import control, recover, workers
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -12,6 +19,7 @@ if TYPE_CHECKING:
 
     from spoolctl.context import Context
     from spoolctl.store.database import Database
+    from spoolctl.store.workers import Held, Worker
 
 POLL = 0.25  # seconds between looks where no bell is heard
 
@@ -21,14 +29,53 @@ def wait_until_stopped(database: Database, jobs: Sequence[int], context: Context
 
     Raises Fail("TIMED_OUT") after `seconds`: the mark stays, and the job is stopped later.
     """
-    deadline = context.clock.monotonic() + seconds
+    clock = context.clock
+    deadline = clock.monotonic() + seconds
+    cases: dict[int, Case] = {}
     with Ear(database.place) as ear:
         while True:
             with database.read() as tx:
                 states, waiting = control.stopping(tx, jobs)
+                holders = {job: workers.holder(tx, job) for job in waiting}
             if not waiting:
                 return states
-            left = deadline - context.clock.monotonic()
+            for job, found in holders.items():
+                if found and job not in cases and _needs_help(database, *found, context):
+                    cases[job] = Case(database, *found, clock.monotonic())
+            if _settle_proved(database, cases, context):
+                continue
+            left = deadline - clock.monotonic()
             if left <= 0:
-                raise Fail("TIMED_OUT", f"job {waiting[0]} is still being stopped", "it stays marked; call again to wait on")
-            ear.listen(min(left, POLL))
+                raise _late(waiting[0], cases)
+            ear.listen(min([left, POLL, *(case.fence.next - clock.monotonic() for case in cases.values())]))
+
+
+def _needs_help(database: Database, worker: Worker, held: Held, context: Context) -> bool:
+    """Whether the worker cannot stop its job by itself.
+
+    One that lives may still be about to start the command, unless it has recorded the start: then
+    it is left alone, or the command would begin behind a `canceled`.
+    """
+    state = liveness.judge(database.place, worker, context.clock.wall(), context.reap_threshold())
+    if state == liveness.DEAD:
+        return True
+    return held.pid is not None and (state == liveness.HUNG or liveness.is_stopped(worker))
+
+
+def _settle_proved(database: Database, cases: dict[int, Case], context: Context) -> bool:
+    """Settle what is proved to be gone; whether there was any."""
+    now = context.clock.monotonic()
+    proved = [job for job, case in cases.items() if now >= case.fence.next and case.fence.step(now)]
+    if proved:
+        with database.write() as tx:
+            for job in proved:
+                case = cases.pop(job)
+                recover.reap(tx, context.clock.wall(), job, case.held.attempt, case.worker.id)
+        ring(database.place)
+    return bool(proved)
+
+
+def _late(job: int, cases: dict[int, Case]) -> Fail:
+    why = cases[job].fence.stuck if job in cases else None
+    said = f"job {job} is still being stopped" + (f": {why}" if why else "")
+    return Fail("TIMED_OUT", said, "it stays marked, and a worker goes on with it; spoolctl workers shows them")

@@ -23,6 +23,11 @@ DUE = "SELECT 1 FROM jobs WHERE ready = 0 AND due_at <= ? LIMIT 1"
 PROMOTE = """
 UPDATE jobs SET ready = 1 WHERE id IN (SELECT id FROM jobs WHERE ready = 0 AND due_at <= ? ORDER BY due_at LIMIT 1000)
 """
+# Due and not yet promoted: with a worker alive there are few, else it stops at the first thousand.
+DUE_QUEUES = """
+SELECT DISTINCT queue FROM (SELECT queue FROM jobs WHERE ready = 0 AND due_at <= ? ORDER BY due_at LIMIT 1000) AS d
+WHERE NOT EXISTS (SELECT 1 FROM queues WHERE name = d.queue AND paused)
+"""
 NEXT_DUE = "SELECT MIN(due_at) FROM jobs WHERE ready = 0"
 WAITING_QUEUES = """
 SELECT c.queue, q.slots, (SELECT n FROM counts WHERE queue = c.queue AND state = 'running')
@@ -85,6 +90,13 @@ def anything(tx: Connection, now: int, queues: Collection[str], slots: int | Non
     if tx.execute(DUE, (now,)).fetchone():
         return True
     return any(tx.execute(HEAD, (queue,)).fetchone() for queue in _open_queues(tx, queues, slots))
+
+
+def due_queues(tx: Connection, now: int) -> list[str]:
+    """The queues that are not paused and in which a job is due, whatever their slots allow."""
+    found = {queue for (queue,) in tx.execute(DUE_QUEUES, (now,))}
+    found |= {queue for queue, _, _ in tx.execute(WAITING_QUEUES) if tx.execute(HEAD, (queue,)).fetchone()}
+    return sorted(found)
 
 
 def _open_queues(tx: Connection, queues: Collection[str], slots: int | None) -> dict[str, int]:

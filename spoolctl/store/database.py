@@ -138,7 +138,7 @@ def open_queue(place: Place, *, create_missing: bool = False, read_only: bool = 
 def absent(path: str) -> bool:
     """Whether there is no file, or an empty one, as `mktemp` leaves it."""
     try:
-        return os.path.isfile(path) and os.stat(path).st_size == 0 or not os.path.lexists(path)
+        return not os.path.lexists(path) or (os.path.isfile(path) and os.stat(path).st_size == 0)
     except OSError as error:
         raise Fail("NO_ACCESS", f"{path}: {error.strerror}") from error
 

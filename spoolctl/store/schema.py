@@ -63,6 +63,7 @@ TABLES = (
       signal         TEXT,
       failure_reason TEXT,
       error          TEXT,
+      stuck          TEXT,              -- why its processes cannot be ended, while that is so
       stdout_bytes   INTEGER,
       stderr_bytes   INTEGER,
       PRIMARY KEY (job, number)

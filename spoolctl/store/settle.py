@@ -21,7 +21,7 @@ FROM jobs AS j JOIN attempts AS a ON a.job = j.id AND a.number = j.attempts WHER
 """
 END_ATTEMPT = """
 UPDATE attempts SET state = ?, finished_at = ?, seconds = ?, user_seconds = ?, system_seconds = ?, peak_memory = ?,
-  exit_code = ?, signal = ?, failure_reason = ?, error = ?, stdout_bytes = ?, stderr_bytes = ?
+  exit_code = ?, signal = ?, failure_reason = ?, error = ?, stuck = NULL, stdout_bytes = ?, stderr_bytes = ?
 WHERE job = ? AND number = ?
 """
 END_JOB = """

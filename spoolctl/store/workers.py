@@ -6,9 +6,6 @@ has jobs in hand: those go through `recover` first.
 
 from __future__ import annotations
 
-from spoolctl.errors import Fail
-from spoolctl.states import RUNNING
-
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from sqlite3 import Connection
@@ -29,8 +26,9 @@ FIELDS = (
 ENTER = f"INSERT INTO workers ({', '.join(FIELDS)}) VALUES ({', '.join('?' * len(FIELDS))})"
 BEAT = "UPDATE workers SET heartbeat_at = ? WHERE id = ?"
 LEAVE = "DELETE FROM workers WHERE id = ? AND NOT EXISTS (SELECT 1 FROM jobs WHERE state = 'running' AND worker = ?)"
-ALL = f"SELECT id, {', '.join(FIELDS)} FROM workers ORDER BY id"
-NAMED = f"SELECT id, {', '.join(FIELDS)} FROM workers WHERE name = ?"
+ALL_OF = f"SELECT id, {', '.join(FIELDS)} FROM workers"
+ALL = f"{ALL_OF} ORDER BY id"
+NAMED = f"{ALL_OF} WHERE name = ?"
 IN_HAND = """
 SELECT j.id, j.attempts, a.marker, a.pid, a.pid_start FROM jobs AS j
 JOIN attempts AS a ON a.job = j.id AND a.number = j.attempts WHERE j.state = 'running' AND j.worker = ? ORDER BY j.id
@@ -109,13 +107,10 @@ def to_stop(tx: Connection, worker: int) -> list[tuple[int, int, str]]:
     return tx.execute(STOPS, (worker,)).fetchall()
 
 
-def owner(tx: Connection, job: int) -> Worker:
-    """The worker that runs `job`. Raises Fail where none does."""
-    row = tx.execute(
-        f"SELECT w.id, {', '.join('w.' + field for field in FIELDS)} FROM jobs AS j JOIN workers AS w ON w.id = j.worker"
-        " WHERE j.id = ? AND j.state = ?",
-        (job, RUNNING),
-    ).fetchone()
+def holder(tx: Connection, job: int) -> tuple[Worker, Held] | None:
+    """The worker that runs `job`, and the attempt; None where the job does not run."""
+    row = tx.execute(f"{ALL_OF} WHERE id = (SELECT worker FROM jobs WHERE id = ?)", (job,)).fetchone()
     if row is None:
-        raise Fail("NOT_FOUND", f"job {job} is not running")
-    return Worker(row)
+        return None
+    worker = Worker(row)
+    return next(((worker, held) for held in in_hand(tx, worker.id) if held.job == job), None)

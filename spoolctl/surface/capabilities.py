@@ -52,7 +52,8 @@ def capabilities() -> dict[str, Any]:
 
 def published_limits() -> dict[str, Any]:
     """Every number of `limits.py`, under its name in lower case."""
-    return {name.lower(): value for name, value in vars(limits).items() if name.isupper() and isinstance(value, (int, float, str))}
+    numbers = {name: value for name, value in vars(limits).items() if name.isupper()}
+    return {name.lower(): value for name, value in numbers.items() if isinstance(value, (int, float, str))}
 
 
 def _verb(verb: Verb) -> dict[str, Any]:

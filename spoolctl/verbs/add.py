@@ -54,7 +54,7 @@ SUBMIT_FLAGS = (
     ),
     Flag("--after", kind=Duration(0, limits.DELAY_MAX), default=0, help="not before that long from now"),
     Flag("--at", kind=Moment(), excludes=("--after",), help="not before that time"),
-    Flag("--key", kind=Text(limits.KEY_MAX, "KEY", 1), help="submit once: the same key again answers with the same job"),
+    Flag("--key", kind=Text(limits.KEY_MAX, "KEY", 1), help="submit once: again, it answers with the same job"),
     Flag(
         "--if-finished",
         kind=Choice(("keep", "add"), "WHAT"),

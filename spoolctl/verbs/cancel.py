@@ -17,6 +17,12 @@ if TYPE_CHECKING:
     from spoolctl.context import Context
     from spoolctl.language.parse import Args
 
+WAIT = Flag(
+    "--wait",
+    kind=Duration(0, limits.WAIT_MAX),
+    default=limits.STOP_WAIT,
+    help="how long to wait until a running job has stopped",
+)
 VERB = Verb(
     "cancel",
     "withdraw waiting jobs, or stop running ones",
@@ -29,7 +35,7 @@ VERB = Verb(
     flags=(
         Flag("--running", help="also stop jobs that run; needs --yes"),
         Flag("--yes", help="confirm --running"),
-        Flag("--wait", kind=Duration(0, limits.WAIT_MAX), default=30, help="how long to wait for a running job's end"),
+        WAIT,
     ),
     examples=[("cancel 7", "a waiting job"), ("cancel --running --yes 7", "a running one")],
     mutates=True,

@@ -57,7 +57,7 @@ def run(args: Args, context: Context) -> dict[str, Any]:
             raise Fail("NOT_FOUND", f"--attempt {args.attempt}: job {job} has no such attempt", f"spoolctl show {job}")
     elif not args.all:
         attempts = attempts[-1:]
-    wanted = [name for name, _ in STREAMS if not (args.stdout and name != "stdout" or args.stderr and name != "stderr")]
+    wanted = ["stdout"] if args.stdout else ["stderr"] if args.stderr else ["stdout", "stderr"]
     chosen = [{"attempt": a["attempt"], "state": a["state"], **{name: a[name] for name in wanted}} for a in attempts]
     if args.json:
         for attempt in chosen:

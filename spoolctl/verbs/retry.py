@@ -5,7 +5,9 @@ from __future__ import annotations
 from spoolctl.language.spec import Argument, Flag, Verb
 from spoolctl.language.values import JOB
 from spoolctl.run.bell import ring
+from spoolctl.run.settling import wait_until_stopped
 from spoolctl.store import control
+from spoolctl.verbs.cancel import WAIT
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -24,7 +26,7 @@ VERB = Verb(
         " when nothing of the old attempt is left."
     ),
     argument=Argument("ID", JOB, "the numbers of jobs; spoolctl list shows them", many=True),
-    flags=(Flag("--force", help="also jobs that are done or running"),),
+    flags=(Flag("--force", help="also jobs that are done or running"), WAIT),
     examples=[("retry 7", "a dead job"), ("retry --force 7 8", "whatever they are doing")],
     mutates=True,
 )
@@ -38,13 +40,12 @@ def run(args: Args, context: Context) -> dict[str, Any]:
         now = context.clock.wall()
         stopping = [job for job in ids if control.retry(tx, now, job, args.force)]
     ring(database.place)
+    if stopping:
+        wait_until_stopped(database, stopping, context, args.wait)
     database.close()
-    return {"retried": ids, "stopping": stopping}
+    return {"retried": ids, "was_running": stopping}
 
 
 def text(data: dict[str, Any]) -> str:
     """The fixed line, for each."""
-    return "".join(
-        f"Job {job} is being stopped and will run again\n" if job in data["stopping"] else f"Job {job} requeued\n"
-        for job in data["retried"]
-    )
+    return "".join(f"Job {job} requeued\n" for job in data["retried"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from spoolctl.language.spec import Argument, Verb
 from spoolctl.language.values import JOB
+from spoolctl.run.liveness import lock_held
 from spoolctl.store import read
 from spoolctl.text import command_line, duration, printable, size, table
 
@@ -30,6 +31,8 @@ def run(args: Args, context: Context) -> dict[str, Any]:
     with database.read() as tx:
         shown = read.show(tx, database, args.words[0])
     database.close()
+    for attempt in shown["attempts"]:
+        attempt["output_held"] = lock_held(attempt["stdout"]["path"])
     return shown
 
 
@@ -37,7 +40,8 @@ def text(data: dict[str, Any]) -> str:
     """The facts a line each, then the attempts, then the ledger."""
     lines = [f"{name + ':':<13}{value}\n" for name, value in facts(data["job"]) if value not in (None, "")]
     if data["attempts"]:
-        lines += ["\n", table(["attempt", "state", "took", "how", "output", "worker"], [_attempt(a) for a in data["attempts"]])]
+        head = ["attempt", "state", "took", "how", "output", "worker"]
+        lines += ["\n", table(head, [_attempt(attempt) for attempt in data["attempts"]])]
     rows = [
         [e["at"] or "", e["event"], str(e["attempt"] or ""), printable(e["worker"] or ""), printable(e["detail"] or "")]
         for e in data["events"]
@@ -83,7 +87,8 @@ def _attempt(attempt: dict[str, Any]) -> list[str]:
         attempt["state"],
         took,
         how(attempt),
-        f"{_file(attempt['stdout'])} + {_file(attempt['stderr'])}",
+        f"{_file(attempt['stdout'])} + {_file(attempt['stderr'])}"
+        + (" (still held)" if attempt["output_held"] and attempt["state"] != "running" else ""),
         printable(attempt["worker"]),
     ]
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from spoolctl.language.spec import Verb
+from spoolctl.run import health
+from spoolctl.run.liveness import STATES as WORKER_STATES
 from spoolctl.states import JOB_STATES
 from spoolctl.store import read
 from spoolctl.text import command_line, table
@@ -29,14 +31,18 @@ def run(args: Args, context: Context) -> dict[str, Any]:
         queues = read.counts(tx)
         settings = read.settings(tx)
         dead = read.recent_dead(tx)
+        workers = health.workers(tx, database, context)
+        warnings = health.warnings(tx, workers, context.clock.wall())
     database.close()
     return {
         "counts": {state: sum(of[state] for of in queues.values()) for state in JOB_STATES},
         "recent_dead": dead,
         "queues": [
-            {"queue": name, **of, "slots": settings.get(name, (None, False))[0], "paused": name in settings and settings[name][1]}
+            {"queue": name, **of, **dict(zip(("slots", "paused"), settings.get(name, (None, False))))}
             for name, of in queues.items()
         ],
+        "workers": {state: sum(worker["state"] == state for worker in workers) for state in WORKER_STATES},
+        "warnings": warnings,
     }
 
 

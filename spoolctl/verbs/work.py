@@ -5,7 +5,8 @@ from __future__ import annotations
 from spoolctl import limits
 from spoolctl.language.spec import Flag, Verb
 from spoolctl.language.values import Integer, Name
-from spoolctl.run.loop import Loop, Plan
+from spoolctl.run.loop import Loop
+from spoolctl.run.plan import Plan
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
