@@ -20,6 +20,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from spoolctl.store.workers import Worker
 
+MARKER = b"SPOOLCTL_MARKER="
 LOOK_AGAIN = 0.05  # seconds between two looks while something is being ended
 
 
@@ -99,7 +100,7 @@ def find_processes(marker: str, group: int | None, start: int | None) -> list[tu
     leader while a member lives, so a leader of another start time, or a member older than the
     recorded leader, is a stranger's.
     """
-    needle = b"SPOOLCTL_MARKER=" + marker.encode()
+    needle = MARKER + marker.encode()
     if group is not None:
         leader = read_stat(group)
         if leader and start is not None and leader.start != start:
@@ -115,6 +116,17 @@ def find_processes(marker: str, group: int | None, start: int | None) -> list[tu
         in_group = group is not None and stat.group == group and (start is None or stat.start >= start)
         if in_group or needle in _environment(pid):
             found.append((pid, stat.start, in_group))
+    return found
+
+
+def live_markers() -> dict[str, int]:
+    """marker: pid of every live process that carries one, as far as this user may look."""
+    found = {}
+    for name in os.listdir("/proc") if os.path.isdir("/proc/self") else []:
+        for item in _environment(int(name)) if name.isdigit() else []:
+            stat = read_stat(int(name)) if item.startswith(MARKER) else None
+            if stat and stat.state not in "ZX":
+                found[item[len(MARKER) :].decode("ascii", "replace")] = int(name)
     return found
 
 

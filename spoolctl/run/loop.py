@@ -65,7 +65,7 @@ class Loop:
         self.home = os.open(".", os.O_RDONLY | os.O_CLOEXEC)
         self.member = Membership(self.database, self.context, self.plan)
         self.me = self.member.me
-        self.reaper = Reaper(self.me, self.clock, self.context.reap_threshold(), self.say)
+        self.reaper = Reaper(self.me, self.clock, self.context.reap_threshold(), self.say, self.point)
         self.wakeup = Wakeup(self.database.place)
         try:
             self._enter()

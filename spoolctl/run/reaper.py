@@ -38,8 +38,10 @@ class Reaper:
     threshold: seconds until a heartbeat is stale.
     """
 
-    def __init__(self, me: Worker, clock: Clock, threshold: float, say: Callable[[str], None]) -> None:
-        self.me, self.clock, self.threshold, self.say = me, clock, threshold, say
+    def __init__(
+        self, me: Worker, clock: Clock, threshold: float, say: Callable[[str], None], point: Callable[[str], None]
+    ) -> None:
+        self.me, self.clock, self.threshold, self.say, self.point = me, clock, threshold, say, point
         self.cases: dict[tuple[int, int], Case] = {}
         self.proved: list[Case] = []
 
@@ -91,6 +93,7 @@ class Reaper:
             if case.fence.step(now):
                 del self.cases[key]
                 self.proved.append(case)
+                self.point("fenced")
             elif case.fence.stuck != case.told:
                 self._tell_stuck(database, case)
 

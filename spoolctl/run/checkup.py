@@ -1,0 +1,115 @@
+"""The checks of `doctor`, each with what was found and what to do about it. Read-only.
+
+result: "ok"; "look": it works, but somebody should look; "failed": not ready.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+
+from spoolctl.errors import Fail
+from spoolctl.run import health
+from spoolctl.run.fence import live_markers
+from spoolctl.store import database, invariants
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from spoolctl.context import Context
+    from spoolctl.store.database import Database
+
+SQLITE_FLOOR = (3, 31, 0)
+WAL_LARGE = 64 << 20  # bytes; the automatic checkpoint keeps it near 4 MiB
+
+
+def examine(context: Context, deep: bool) -> list[dict[str, Any]]:
+    """Every check that can be made; those behind a failed opening are left out, and that is said."""
+    checks = [_sqlite()]
+    place = context.place()
+    if database.absent(place.path):
+        return [*checks, _check("queue", "failed", f"there is none at {place.path}", "the first 'add' makes it")]
+    try:
+        opened = database.open_queue(place, read_only=True)
+    except Fail as fail:
+        return [*checks, _check("queue", "failed", fail.message, fail.hint)]
+    try:
+        checks.append(_check("queue", "ok", f"{place.path}, schema version {database.VERSION}"))
+        checks += [_writable(opened), _wal(opened), *_people(opened, context)]
+        if deep:
+            checks += [_integrity(opened), _rules(opened), _survivors(opened)]
+    except Fail as fail:
+        checks.append(_check("reading", "failed", fail.message, fail.hint))
+    opened.close()
+    return checks
+
+
+def _check(name: str, result: str, found: str, remedy: str = "") -> dict[str, Any]:
+    return {"check": name, "result": result, "found": found, "remedy": remedy}
+
+
+def _sqlite() -> dict[str, Any]:
+    if sqlite3.sqlite_version_info < SQLITE_FLOOR:
+        return _check("sqlite", "failed", sqlite3.sqlite_version, "3.31 is the oldest that works")
+    return _check("sqlite", "ok", sqlite3.sqlite_version)
+
+
+def _writable(opened: Database) -> dict[str, Any]:
+    place = opened.place
+    folders = (os.path.dirname(place.path), place.folder, place.outputs, place.workers, place.bell)
+    for path in (place.path, *folders):
+        if not os.access(path, os.W_OK):
+            if not os.path.exists(path):
+                return _check("writing", "failed", f"{path} is missing", "make that folder again, mode 0700")
+            return _check("writing", "look", f"{path} is not writable", "readers work; to add or work, make it yours")
+    return _check("writing", "ok", "file and folders are writable")
+
+
+def _wal(opened: Database) -> dict[str, Any]:
+    try:
+        size = os.path.getsize(opened.place.path + "-wal")
+    except OSError:
+        size = 0
+    if size > WAL_LARGE:
+        return _check("wal", "look", f"{size} bytes", "a reader holds it back: end long 'output' or 'list' calls")
+    return _check("wal", "ok", f"{size} bytes")
+
+
+def _people(opened: Database, context: Context) -> list[dict[str, Any]]:
+    """Workers, queues and attempts that need somebody."""
+    with opened.read() as tx:
+        judged = health.workers(tx, opened, context)
+        warnings = health.warnings(tx, judged, context.clock.wall())
+    alive = sum(worker["state"] == "alive" for worker in judged)
+    return [
+        _check("workers", "ok", f"{alive} alive of {len(judged)} on the roll"),
+        *(_check("attention", "look", warning) for warning in warnings),
+    ]
+
+
+def _integrity(opened: Database) -> dict[str, Any]:
+    with opened.read() as tx:
+        said = [row[0] for row in tx.execute("PRAGMA integrity_check(5)")]
+    if said != ["ok"]:
+        return _check("integrity", "failed", "; ".join(said), "copy what is readable: sqlite3 FILE .recover")
+    return _check("integrity", "ok", "SQLite finds the file sound")
+
+
+def _rules(opened: Database) -> dict[str, Any]:
+    with opened.read() as tx:
+        broken = invariants.violations(tx)
+    if broken:
+        return _check("rules", "failed", "; ".join(broken), "this is a defect of spoolctl; please report it")
+    return _check("rules", "ok", f"{len(invariants.RULES)} rules hold")
+
+
+def _survivors(opened: Database) -> dict[str, Any]:
+    """Processes of attempts that are settled. These are read first: what is settled is gone already."""
+    with opened.read() as tx:
+        settled = invariants.settled_markers(tx)
+    alive = live_markers()
+    left = [f"process {pid} of job {settled[mark][0]}" for mark, pid in alive.items() if mark in settled]
+    if left:
+        return _check("survivors", "failed", ", ".join(left), "end them by hand; and please report this")
+    return _check("survivors", "ok", "no process of a settled attempt is alive")
