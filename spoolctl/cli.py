@@ -106,7 +106,7 @@ def execute(verb: Verb, args: Any) -> int:
     """Run the verb and print its answer."""
     module = load(verb.name)
     assert module is not None
-    context = Context(args.db, os.environ, silent if args.json else say, args.json)
+    context = Context(args.db, os.environ, silent if args.json else say, args.json, os.isatty(2))
     data = module.run(args, context)
     warnings = context.warnings + data.get("warnings", [])
     if args.json:

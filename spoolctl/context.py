@@ -40,7 +40,7 @@ class Clock:
 class Context:
     """db: the value of `--db`, None where it was not given. say: one line for people, on stderr.
 
-    json: the answer goes to a program; `say` is silent then.
+    json: the answer goes to a program; `say` is silent then. interactive: somebody watches stderr.
     """
 
     def __init__(
@@ -49,9 +49,11 @@ class Context:
         environ: Mapping[str, str],
         say: Callable[[str], None],
         json: bool = False,
+        interactive: bool = False,
         clock: Clock | None = None,
     ) -> None:
         self.db, self.environ, self.say, self.json = db, environ, say, json
+        self.interactive = interactive
         self.clock = clock or Clock()
         self.warnings: list[str] = []
 

@@ -8,7 +8,6 @@ are examples for the tests.
 
 from __future__ import annotations
 
-from datetime import datetime  # free of charge: sqlite3 loads it anyway
 from os import fsdecode
 
 from spoolctl import limits
@@ -148,6 +147,8 @@ class Moment(Kind):
     bad = ("", "20270101", "1798761600", "now", "2027-13-01", "2027-01-31T25:00", "2027-01-31T08:00:00 Z", "08:00")
 
     def parse(self, word: str) -> int:
+        from datetime import datetime  # only a time needs it, and it is slow to load
+
         if word[4:5] != "-" or word[7:8] != "-" or not word.isascii():
             raise ValueError("it is not a date")
         try:

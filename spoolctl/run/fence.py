@@ -2,9 +2,10 @@
 
 A dead worker's command may still run: it has a session of its own. Its processes are found by
 their group, by the marker in their environment (which also finds what called setsid), and by the
-lock on the attempt's stdout, which whoever inherited that output still holds, in whatever pid
-namespace it is. They get TERM, KILL after a grace, and are looked for again. What cannot be ended
-keeps the fence closed, and `stuck` says why. Never blocks: the caller's loop calls `step`.
+lock on the attempt's stdout, which whoever inherited that output still holds: even from another
+pid namespace, where it can be noticed but not ended. They get TERM, KILL after a grace, and are
+looked for again. What cannot be ended keeps the fence closed, and `stuck` says why. Never blocks:
+the caller's loop calls `step`.
 """
 
 from __future__ import annotations
@@ -61,6 +62,8 @@ class Fence:
     def _end_processes(self, number: int) -> bool:
         """Signal each surviving process, through a pidfd where there is one; whether there was any."""
         survivors = find_processes(self.marker, self.group, self.start)
+        if not survivors and lock_held(self.output):
+            survivors = lock_holders(self.output)
         refused = []
         for pid, start, in_group in survivors:
             if number == signal.SIGTERM and ((pid, start) in self.termed or (in_group and self.group_termed)):
@@ -117,6 +120,36 @@ def find_processes(marker: str, group: int | None, start: int | None) -> list[tu
         if in_group or needle in _environment(pid):
             found.append((pid, stat.start, in_group))
     return found
+
+
+def lock_holders(path: str) -> list[tuple[int, int, bool]]:
+    """(pid, start time, False) of every process that shares the lock on an output file: one that has
+    left the group and cleared its environment. Somebody who merely reads the file has no lock.
+
+    /proc/PID/fdinfo names a descriptor's locks: proc(5).
+    """
+    try:
+        inode = b":%d " % os.stat(path).st_ino
+    except OSError:
+        return []
+    found = []
+    for name in os.listdir("/proc"):
+        stat = read_stat(int(name)) if name.isdigit() and int(name) != os.getpid() else None
+        if stat and any(b"FLOCK" in info and inode in info for info in _descriptors(name)):
+            found.append((int(name), stat.start, False))
+    return found
+
+
+def _descriptors(pid: str) -> list[bytes]:
+    """What the kernel tells of each descriptor of a process; empty where it may not be asked."""
+    told = []
+    try:
+        for number in os.listdir(f"/proc/{pid}/fdinfo"):
+            with open(f"/proc/{pid}/fdinfo/{number}", "rb") as file:
+                told.append(file.read())
+    except OSError:
+        pass
+    return told
 
 
 def live_markers() -> dict[str, int]:

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import fcntl
 import os
-import sqlite3
 
 from spoolctl.errors import Fail
 from spoolctl.limits import BUSY_TIMEOUT, FOLDER
 from spoolctl.store.database import APPLICATION_ID, VERSION, absent, explain, from_system
+from spoolctl.store.driver import sqlite3
 from spoolctl.store.migrations import migrate
 
 TYPE_CHECKING = False

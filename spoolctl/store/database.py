@@ -8,11 +8,11 @@ that names the file and the remedy. The rest of `store/` gets a connection insid
 from __future__ import annotations
 
 import os
-import sqlite3
 from errno import EACCES, EDQUOT, ENOSPC, EPERM, EROFS
 
 from spoolctl.errors import Fail
 from spoolctl.limits import BUSY_TIMEOUT
+from spoolctl.store.driver import sqlite3
 from spoolctl.store.place import Place
 
 TYPE_CHECKING = False

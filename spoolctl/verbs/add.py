@@ -70,17 +70,26 @@ SUBMIT_FLAGS = (
     Flag("--note", kind=Text(limits.NOTE_MAX), help="words for people"),
 )
 
+BATCH = Flag(
+    "--batch",
+    kind=Path(),
+    help="submit one job a line of FILE (- is stdin), all or none: JSON objects with the names of these flags as keys"
+    ' (argv or c, tags and env as objects); flags given beside it hold for every line that does not say otherwise',
+    excludes=("-c", "--key"),
+)
+
 VERB = Verb(
     "add",
     "put a command into the queue",
     group="submit",
     details="The job is on disk when its number is printed. A worker (spoolctl work) runs it.",
     argument=COMMAND,
-    flags=SUBMIT_FLAGS,
+    flags=(*SUBMIT_FLAGS, BATCH),
     examples=[
         ("add -- make test", "run a program"),
         ("add -c 'date > stamp && ls'", "run a shell command"),
         ("add --key nightly-2027-01-31 --timeout 2h -- ./nightly", "submit once, however often it is called"),
+        ("add --batch jobs.jsonl --queue nightly", "many at once, each line like {\"argv\": [\"make\", \"test\"]}"),
         ("add --queue gpu --priority 5 --tag batch=7 -- train", "choose a queue, an order and a label"),
     ],
     mutates=True,
@@ -89,7 +98,9 @@ VERB = Verb(
 
 
 def run(args: Args, context: Context) -> dict[str, Any]:
-    """Submit one job."""
+    """Submit one job, or with --batch many."""
+    if args.batch is not None:
+        return _run_batch(args, context)
     wanted = submission(args, context)
     database = context.open(create_missing=True)
     with database.write() as tx:
@@ -107,9 +118,54 @@ def run(args: Args, context: Context) -> dict[str, Any]:
 
 def text(data: dict[str, Any]) -> str:
     """The fixed line, or what is there already."""
+    if "ids" in data:
+        there = f" ({data['deduplicated']} were there already)" if data["deduplicated"] else ""
+        return f"Added jobs {_ranges(data['ids'])}{there}\n" if data["ids"] else "Added no job: there is no line\n"
     if data["deduplicated"]:
         return f"Job {data['job_id']} has this key already ({data['state']})\n"
     return f"Added job {data['job_id']}\n"
+
+
+def _run_batch(args: Args, context: Context) -> dict[str, Any]:
+    """Submit a job a line, all or none. The lines are read before the queue is locked."""
+    from spoolctl.language import batch  # with JSON, which one job does without
+    from spoolctl.store.bulk import Bulk
+
+    if args.command is not None:
+        raise Fail("USAGE", "--batch and ARGV exclude each other", "the commands are in the file")
+    try:
+        stream = open(0 if args.batch == "-" else args.batch, "rb", closefd=args.batch != "-")
+    except OSError as error:
+        raise Fail("USAGE", f"--batch {args.batch}: {error.strerror}", "name a file, or - for stdin") from error
+    with stream:
+        lines = batch.read(stream, SUBMIT_FLAGS, args)
+        first = next(lines, None)  # what is wrong with the first line makes no queue
+        database = context.open(create_missing=True)
+        bulk = Bulk(database)
+        while first is not None:
+            number, line = first
+            try:
+                bulk.collect(submission(line, context), line.if_finished == "add")
+            except Fail as fail:
+                raise Fail(fail.code, f"--batch line {number}: {fail.message}", fail.hint) from None
+            if bulk.count % 50_000 == 0 and context.interactive:
+                context.say(f"{bulk.count} lines read")
+            first = next(lines, None)
+    ids, known = bulk.submit(context.clock.wall())
+    ring(database.place)
+    database.close()
+    return {"ids": ids, "added": len(ids) - known, "deduplicated": known}
+
+
+def _ranges(ids: list[int]) -> str:
+    """`1-3, 5, 7-9`, in the order given."""
+    found: list[list[int]] = []
+    for number in ids:
+        if found and number == found[-1][1] + 1:
+            found[-1][1] = number
+        else:
+            found.append([number, number])
+    return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in found)
 
 
 def submission(args: Args, context: Context) -> Submission:
