@@ -124,6 +124,7 @@ def open_queue(place: Place, *, create_missing: bool = False, read_only: bool = 
         creation.create(place)
     elif not os.path.isfile(place.path):
         raise Fail("NOT_A_QUEUE", f"{place.path} is not a regular file", "name a queue file with --db")
+    connection = None
     try:
         connection = _connect_to_read(place.path) if read_only else _connect(place.path, "rw")
         _recognise(connection, place, read_only)
@@ -131,7 +132,11 @@ def open_queue(place: Place, *, create_missing: bool = False, read_only: bool = 
         if not read_only:
             connection.execute("PRAGMA fullfsync = 1")  # macOS: fsync alone leaves it in the drive's cache
         return Database(place, connection)
-    except sqlite3.Error as error:
+    except (sqlite3.Error, Fail) as error:
+        if connection:
+            connection.close()  # else -wal and -shm stay beside somebody else's file
+        if isinstance(error, Fail):
+            raise
         raise explain(error, place) from error
 
 
