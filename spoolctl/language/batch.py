@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 
     from spoolctl.language.spec import Flag
 
+DECODE = json.JSONDecoder().decode  # `json.loads` would guess the encoding of each line
 FORM = 'give an object a line, like {"argv": ["make", "test"]}'
+ARGV = "argv must be a list of strings that begins with a program"
 LINE_MAX = 16 << 20  # bytes; a longer line is no job but a mistake
 
 
@@ -51,7 +53,7 @@ def _object(line: bytes) -> dict[str, Any]:
     if len(line) > LINE_MAX:
         raise Fail("USAGE", "it is too long", f"a line has {LINE_MAX} bytes at the most")
     try:
-        found = json.loads(line)
+        found = DECODE(line.decode("utf-8"))
     except (ValueError, RecursionError) as error:
         raise Fail("USAGE", f"it is not JSON: {error}", FORM) from None
     if not isinstance(found, dict):
@@ -74,13 +76,15 @@ def _fill(args: Args, line: dict[str, Any], keys: dict[str, Flag]) -> None:
 
 
 def _argv(value: Any) -> list[bytes]:
-    if not isinstance(value, list) or not value or not all(isinstance(word, str) for word in value) or not value[0]:
-        raise Fail("USAGE", "argv must be a list of strings that begins with a program")
+    if not isinstance(value, list) or not value or not value[0]:
+        raise Fail("USAGE", ARGV)
     try:
         words = [raw(word) for word in value]
+    except AttributeError:  # a number, say
+        raise Fail("USAGE", ARGV) from None
     except ValueError as error:
         raise Fail("USAGE", f"argv: {error}") from None
-    if any(b"\0" in word for word in words):
+    if b"\0" in b"".join(words):
         raise Fail("USAGE", "argv contains a NUL byte", "no system call can pass it on")
     return words
 

@@ -29,19 +29,20 @@ class Submission:
     """What is asked for. delay: milliseconds until it may run. at: the moment instead (ms since
     1970), or None. cwd: None is the worker's. max_crashes: None is unbounded."""
 
+    cwd: bytes | None = None
+    queue = limits.QUEUE_DEFAULT
+    priority = 0
+    timeout: int | float = limits.TIMEOUT_DEFAULT
+    max_retries = limits.RETRIES_DEFAULT
+    max_crashes: int | None = None
+    delay = 0
+    at: int | None = None
+    key: str | None = None
+    note: str | None = None
+
     def __init__(self, argv: list[bytes]) -> None:
         self.argv = argv
-        self.cwd: bytes | None = None
         self.env: dict[bytes, bytes] = {}
-        self.queue = limits.QUEUE_DEFAULT
-        self.priority = 0
-        self.timeout: int | float = limits.TIMEOUT_DEFAULT
-        self.max_retries = limits.RETRIES_DEFAULT
-        self.max_crashes: int | None = None
-        self.delay = 0
-        self.at: int | None = None
-        self.key: str | None = None
-        self.note: str | None = None
         self.tags: dict[str, str] = {}
 
     def payload(self) -> tuple[object, ...]:

@@ -180,8 +180,9 @@ def submission(args: Args, context: Context) -> Submission:
     wanted.env = dict(args.env)
     wanted.tags = dict(args.tag)
     wanted.delay, wanted.at = int(args.after * 1000), args.at
-    for name in ("queue", "priority", "timeout", "max_retries", "max_crashes", "key", "note"):
-        setattr(wanted, name, getattr(args, name))
+    wanted.queue, wanted.priority, wanted.timeout = args.queue, args.priority, args.timeout
+    wanted.max_retries, wanted.max_crashes = args.max_retries, args.max_crashes
+    wanted.key, wanted.note = args.key, args.note
     return wanted
 
 
