@@ -8,13 +8,12 @@ Called by `verbs/work.py`.
 
 from __future__ import annotations
 
-import os
-
 from spoolctl import limits
 from spoolctl.errors import Fail
-from spoolctl.run import faults, liveness, process
+from spoolctl.run import faults
 from spoolctl.run.attempt import Attempt
 from spoolctl.run.bell import ring
+from spoolctl.run.launch import Launch
 from spoolctl.run.membership import Membership
 from spoolctl.run.plan import Tally
 from spoolctl.run.reaper import Reaper
@@ -22,7 +21,7 @@ from spoolctl.run.wakeup import Wakeup
 from spoolctl.store import claim, drain, recover, workers
 from spoolctl.store.database import open_queue
 from spoolctl.store.settle import Outcome, settle
-from spoolctl.text import command_line, duration
+from spoolctl.text import duration
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -34,7 +33,6 @@ if TYPE_CHECKING:
 TICK = 1.0  # seconds between looks at the queue, the file and the peers when nothing wakes us
 LOCK_WAIT = 0.1  # how long a turn waits inside SQLite; children and signals wait with it
 RETRY_AFTER = 0.2  # pause after a turn that the queue refused
-HOLD_BACK_MAX = 30.0  # longest pause after the machine refused to start a command
 
 
 class Loop:
@@ -46,23 +44,18 @@ class Loop:
         self.point = faults.arm(context.environ)
         self.tally = Tally()
         self.running: dict[int, Attempt] = {}
-        self.unnoted: list[Attempt] = []  # started; their process is not yet in the queue
         self.ended: list[tuple[Claimed, Outcome]] = []  # over or never started, and not yet recorded
         self.claims = 0
         self.trouble: str | None = None  # the code of what the queue refuses us at present
         self.unsure = False  # a transaction failed: what we hold may not be what the queue has
         self.quiet_until = 0.0  # no transaction before
-        self.hold_back = 0.0  # the last pause after the machine's fault
-        self.held_until = 0.0  # no claim before
         self.next_tick = 0.0
         self.due_at: int | None = None
         self.finished = False
 
     def run(self) -> Tally:
         """Work until the plan is fulfilled or a signal ends it. Raises Fail: QUEUE_GONE, WORKER_EXISTS."""
-        process.close_inherited()
-        self.base = {os.fsencode(k): os.fsencode(v) for k, v in self.context.environ.items()}
-        self.home = os.open(".", os.O_RDONLY | os.O_CLOEXEC)
+        self.launch = Launch(self.context, self.point)
         self.member = Membership(self.database, self.context, self.plan)
         self.me = self.member.me
         self.reaper = Reaper(self.me, self.clock, self.context.reap_threshold(), self.say, self.point)
@@ -144,7 +137,7 @@ class Loop:
                 self.reaper.look(self.database)
                 self._note_stuck()
             self.reaper.step(self.database)
-            self._note_spawns()
+            self.launch.note(self.database)
             if self._must_write():
                 self._write()
                 beaten = True
@@ -174,7 +167,7 @@ class Loop:
 
     def _room(self) -> int:
         """How many jobs may be claimed now."""
-        if self.tally.stopped or self.clock.monotonic() < self.held_until:
+        if self.tally.stopped or self.clock.monotonic() < self.launch.held_until:
             return 0
         if self.plan.mode == "once":
             return 1 - self.claims
@@ -213,7 +206,7 @@ class Loop:
             self.point("claimed")
         self._spawn(claimed)
         ring(self.database.place)
-        self._note_spawns()
+        self.launch.note(self.database)
 
     def _tell(self, states: list[str | None]) -> None:
         """After the COMMIT: what was recorded is off our hands."""
@@ -229,39 +222,13 @@ class Loop:
         self.ended = []
 
     def _spawn(self, claimed: list[Claimed]) -> None:
-        """Start what was claimed."""
         for job in claimed:
-            output = self.database.place.output(self.database.queue_id, job.job, job.attempt)
-            try:
-                pid = process.spawn(job, self.base, self.home, output)
-            except process.NotStarted as failed:
-                self._not_started(job, failed.outcome)
-                continue
-            self.point("spawned")
-            self.hold_back = 0.0
-            attempt = Attempt(job, pid, liveness.start_time(pid), output, self.clock.monotonic())
-            self.running[job.job] = attempt
-            self.unnoted.append(attempt)
-            self.say(f"job {job.job} attempt {job.attempt} started: {command_line(job.argv, 80)}")
-
-    def _not_started(self, job: Claimed, outcome: Outcome) -> None:
-        """The job's fault is its result; the machine's fault makes us hold back."""
-        self.ended.append((job, outcome))
-        if outcome.kind == "released":
-            self.claims -= 1
-            self.hold_back = min(HOLD_BACK_MAX, self.hold_back * 2 or 1.0)
-            self.held_until = self.clock.monotonic() + self.hold_back
-            self.say(f"the machine refuses to start commands ({outcome.error}); waiting {self.hold_back:.0f}s")
-
-    def _note_spawns(self) -> None:
-        """Put the processes where a successor will look for them. No sync: a power cut that takes
-        this note takes the processes as well."""
-        if self.unnoted:
-            with self.database.write(sync=False) as tx:
-                for attempt in self.unnoted:
-                    claim.record_spawn(tx, attempt.job.job, attempt.job.attempt, attempt.pid, attempt.pid_start)
-            self.unnoted = []
-            self.point("recorded")
+            started = self.launch.start(self.database, job)
+            if isinstance(started, Attempt):
+                self.running[job.job] = started
+            else:
+                self.ended.append((job, started))
+                self.claims -= started.kind == "released"
 
     def _note_trouble(self, fail: Fail) -> None:
         """The queue refused: say so once, keep what is to be recorded, come back soon."""
@@ -300,7 +267,7 @@ class Loop:
 
     def _settled(self) -> bool:
         """Whether nothing is left to wait for in the served queues."""
-        if self.clock.monotonic() < max(self.held_until, self.quiet_until):
+        if self.clock.monotonic() < max(self.launch.held_until, self.quiet_until):
             return False
         try:
             with self.database.read() as tx:
@@ -318,7 +285,7 @@ class Loop:
         times += [attempt.next for attempt in self.running.values()]
         if self._room() > 0 and self.due_at is not None:
             times.append(now + (self.due_at - self.clock.wall()) / 1000)
-        if self.ended or self.unnoted or self.unsure:
+        if self.ended or self.launch.unnoted or self.unsure:
             times.append(now)
         return max(0.0, min(times) - now, self.quiet_until - now)
 

@@ -1,0 +1,68 @@
+"""Starts what was claimed, tells the queue which processes it has become, and holds back for a
+while when the machine refuses. Called by `run/loop.py`.
+"""
+
+from __future__ import annotations
+
+import os
+
+from spoolctl.run import liveness, process
+from spoolctl.run.attempt import Attempt
+from spoolctl.store import claim
+from spoolctl.text import command_line
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from spoolctl.context import Context
+    from spoolctl.store.claim import Claimed
+    from spoolctl.store.database import Database
+    from spoolctl.store.settle import Outcome
+
+HOLD_BACK_MAX = 30.0  # seconds; longest pause after the machine refused to start a command
+
+
+class Launch:
+    """held_until: no claim before; monotonic seconds. unnoted: started, and not yet in the queue."""
+
+    def __init__(self, context: Context, point: Callable[[str], None]) -> None:
+        process.close_inherited()
+        self.clock, self.say, self.point = context.clock, context.say, point
+        self.base = {os.fsencode(name): os.fsencode(value) for name, value in context.environ.items()}
+        self.home = os.open(".", os.O_RDONLY | os.O_CLOEXEC)
+        self.unnoted: list[Attempt] = []
+        self.held_until = 0.0
+        self._hold_back = 0.0
+
+    def start(self, database: Database, job: Claimed) -> Attempt | Outcome:
+        """The command under way, or the outcome of not having been started: the job's fault is its
+        result, the machine's fault puts it back and makes us hold back."""
+        output = database.place.output(database.queue_id, job.job, job.attempt)
+        try:
+            pid = process.spawn(job, self.base, self.home, output)
+        except process.NotStarted as failed:
+            if failed.outcome.kind == "released":
+                self._wait_for_machine(failed.outcome)
+            return failed.outcome
+        self.point("spawned")
+        self._hold_back = 0.0
+        attempt = Attempt(job, pid, liveness.start_time(pid), output, self.clock.monotonic())
+        self.unnoted.append(attempt)
+        self.say(f"job {job.job} attempt {job.attempt} started: {command_line(job.argv, 80)}")
+        return attempt
+
+    def _wait_for_machine(self, outcome: Outcome) -> None:
+        self._hold_back = min(HOLD_BACK_MAX, self._hold_back * 2 or 1.0)
+        self.held_until = self.clock.monotonic() + self._hold_back
+        self.say(f"the machine refuses to start commands ({outcome.error}); waiting {self._hold_back:.0f}s")
+
+    def note(self, database: Database) -> None:
+        """Put the processes where a successor will look for them. No sync: a power cut that takes
+        this note takes the processes as well."""
+        if self.unnoted:
+            with database.write(sync=False) as tx:
+                for attempt in self.unnoted:
+                    claim.record_spawn(tx, attempt.job.job, attempt.job.attempt, attempt.pid, attempt.pid_start)
+            self.unnoted = []
+            self.point("recorded")
