@@ -143,7 +143,7 @@ def defect(error: Exception) -> Fail:
         trace = trace.tb_next
     where = f" at {os.path.basename(trace.tb_frame.f_code.co_filename)}:{trace.tb_lineno}" if trace else ""
     if isinstance(error, OSError):
-        from spoolctl.store.database import from_system
+        from spoolctl.store.explain import from_system
 
         return from_system(error, "spoolctl")
     return Fail("INTERNAL", f"{type(error).__name__}: {error}{where}", "this is a defect of spoolctl; please report it")

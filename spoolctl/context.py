@@ -11,7 +11,7 @@ import time
 from spoolctl import limits
 from spoolctl.errors import Fail
 from spoolctl.store import database
-from spoolctl.store.place import find
+from spoolctl.store.place import absent, find
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ class Context:
     def open(self, *, create_missing: bool = False, read_only: bool = False) -> Database:
         """The queue. A reader where there is none gets an empty one and a warning."""
         place = self.place()
-        if read_only and database.absent(place.path):
+        if read_only and absent(place.path):
             self.warnings.append(f"there is no queue at {place.path}")
         return database.open_queue(place, create_missing=create_missing, read_only=read_only)
 

@@ -5,6 +5,8 @@ Lengths are bytes in UTF-8, durations are seconds, unless a name says otherwise.
 """
 
 MAX_INT = 2**63 - 1  # SQLite's largest integer
+APPLICATION_ID = 0x73706F6C  # "spol": tells our files, https://www.sqlite.org/pragma.html#pragma_application_id
+SCHEMA_VERSION = 1
 
 TIMEOUT_DEFAULT = 300
 TIMEOUT_MIN, TIMEOUT_MAX = 1, MAX_INT

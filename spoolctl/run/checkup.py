@@ -9,9 +9,11 @@ import os
 import sqlite3
 
 from spoolctl.errors import Fail
+from spoolctl.limits import SCHEMA_VERSION
 from spoolctl.run import health
 from spoolctl.run.fence import live_markers
 from spoolctl.store import database, invariants
+from spoolctl.store.place import absent
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -28,14 +30,14 @@ def examine(context: Context, deep: bool) -> list[dict[str, Any]]:
     """Every check that can be made; those behind a failed opening are left out, and that is said."""
     checks = [_sqlite()]
     place = context.place()
-    if database.absent(place.path):
+    if absent(place.path):
         return [*checks, _check("queue", "failed", f"there is none at {place.path}", "the first 'add' makes it")]
     try:
         opened = database.open_queue(place, read_only=True)
     except Fail as fail:
         return [*checks, _check("queue", "failed", fail.message, fail.hint)]
     try:
-        checks.append(_check("queue", "ok", f"{place.path}, schema version {database.VERSION}"))
+        checks.append(_check("queue", "ok", f"{place.path}, schema version {SCHEMA_VERSION}"))
         checks += [_writable(opened), _wal(opened), *_people(opened, context)]
         if deep:
             checks += [_integrity(opened), _rules(opened), _survivors(opened)]

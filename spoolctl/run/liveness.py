@@ -14,7 +14,7 @@ import os
 import socket
 
 from spoolctl.errors import Fail
-from spoolctl.store.database import from_system
+from spoolctl.store.explain import from_system
 from spoolctl.store.workers import Worker
 
 TYPE_CHECKING = False

@@ -9,10 +9,11 @@ import fcntl
 import os
 
 from spoolctl.errors import Fail
-from spoolctl.limits import BUSY_TIMEOUT, FOLDER
-from spoolctl.store.database import APPLICATION_ID, VERSION, absent, explain, from_system
+from spoolctl.limits import APPLICATION_ID, BUSY_TIMEOUT, FOLDER, SCHEMA_VERSION
 from spoolctl.store.driver import sqlite3
+from spoolctl.store.explain import explain, from_system
 from spoolctl.store.migrations import migrate
+from spoolctl.store.place import absent
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -82,6 +83,6 @@ def fresh(path: str) -> sqlite3.Connection:
     connection.execute("PRAGMA synchronous = FULL")
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-    migrate(connection, VERSION)
+    migrate(connection, SCHEMA_VERSION)
     connection.execute("INSERT INTO meta VALUES ('queue_id', ?)", (os.urandom(8).hex(),))
     return connection

@@ -8,30 +8,16 @@ that names the file and the remedy. The rest of `store/` gets a connection insid
 from __future__ import annotations
 
 import os
-from errno import EACCES, EDQUOT, ENOSPC, EPERM, EROFS
 
 from spoolctl.errors import Fail
-from spoolctl.limits import BUSY_TIMEOUT
+from spoolctl.limits import APPLICATION_ID, BUSY_TIMEOUT, SCHEMA_VERSION
 from spoolctl.store.driver import sqlite3
-from spoolctl.store.place import Place
+from spoolctl.store.explain import explain
+from spoolctl.store.place import Place, absent
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from types import TracebackType
-
-VERSION = 1
-APPLICATION_ID = 0x73706F6C  # "spol"; https://www.sqlite.org/pragma.html#pragma_application_id
-
-# What SQLite's messages mean: (part of the message, code, remedy). Python before 3.11 gives no codes.
-MEANINGS = (
-    ("is locked", "LOCKED", "try again"),
-    ("disk is full", "NO_SPACE", "make room on that disk, then try again"),
-    ("readonly", "READ_ONLY", "make the file and its folder writable for this user"),
-    ("unable to open", "NO_ACCESS", "check that the file and its folder exist and are yours"),
-    ("not a database", "NOT_A_QUEUE", "name another file with --db"),
-    # SQLite reports a failed read as damage: https://www.sqlite.org/rescode.html#corrupt
-    ("malformed", "DAMAGED", "check the disk; then copy what is readable with: sqlite3 FILE .recover"),
-)
 
 
 class Database:
@@ -140,14 +126,6 @@ def open_queue(place: Place, *, create_missing: bool = False, read_only: bool = 
         raise explain(error, place) from error
 
 
-def absent(path: str) -> bool:
-    """Whether there is no file, or an empty one, as `mktemp` leaves it."""
-    try:
-        return not os.path.lexists(path) or (os.path.isfile(path) and os.stat(path).st_size == 0)
-    except OSError as error:
-        raise Fail("NO_ACCESS", f"{path}: {error.strerror}") from error
-
-
 def _connect(path: str, mode: str) -> sqlite3.Connection:
     # A URI, because only a URI can say "never create". https://www.sqlite.org/uri.html
     return sqlite3.connect(f"file:{_quoted(path)}?mode={mode}", uri=True, isolation_level=None, timeout=BUSY_TIMEOUT)
@@ -177,54 +155,16 @@ def _recognise(connection: sqlite3.Connection, place: Place, read_only: bool) ->
     if connection.execute("PRAGMA application_id").fetchone()[0] != APPLICATION_ID:
         raise Fail("NOT_A_QUEUE", f"{place.path} is not a queue of spoolctl", "name another file with --db")
     found = connection.execute("PRAGMA user_version").fetchone()[0]
-    if found > VERSION:
+    if found > SCHEMA_VERSION:
         raise Fail(
             "NEWER_QUEUE",
-            f"{place.path} has schema version {found}; this spoolctl knows up to {VERSION}",
+            f"{place.path} has schema version {found}; this spoolctl knows up to {SCHEMA_VERSION}",
             "use the newer spoolctl that made it",
         )
-    if found < VERSION and not read_only:
+    if found < SCHEMA_VERSION and not read_only:
         from spoolctl.store.migrations import migrate
 
-        migrate(connection, VERSION)
-
-
-def explain(error: sqlite3.Error, place: Place) -> Fail:
-    """What an error of SQLite means to the caller."""
-    said = str(error)
-    for part, code, remedy in MEANINGS:
-        if part in said:
-            who = _lock_holder(place.path) if code == "LOCKED" else ""
-            return Fail(code, f"{place.path}: {said}{who}", remedy)
-    if isinstance(error, sqlite3.OperationalError):
-        return Fail("IO_ERROR", f"{place.path}: {said}", "check the disk, then try again")
-    return Fail("INTERNAL", f"{place.path}: {type(error).__name__}: {said}", "please report this")
-
-
-def _lock_holder(path: str) -> str:
-    """Who holds the write lock, as far as Linux tells: the owner of byte 120 of the -shm file.
-
-    https://www.sqlite.org/walformat.html#wal_locks. Read from /proc/locks and not asked with
-    F_GETLK: that needs the file open, and closing it would drop this process's own locks.
-    """
-    try:
-        shm = os.stat(path + "-shm")
-        device = f"{os.major(shm.st_dev):02x}:{os.minor(shm.st_dev):02x}:{shm.st_ino}"
-        with open("/proc/locks") as locks:
-            for line in locks:
-                fields = line.split()
-                if "WRITE" in fields and device in fields and fields[-2:] == ["120", "120"]:
-                    return f" by process {fields[4]}" if int(fields[4]) > 0 else ""
-    except (OSError, ValueError, IndexError):
-        pass
-    return ""
-
-
-def from_system(error: OSError, path: str) -> Fail:
-    """What an error of the system means to the caller."""
-    where = os.fsdecode(error.filename) if error.filename else path
-    codes = {ENOSPC: "NO_SPACE", EDQUOT: "NO_SPACE", EACCES: "NO_ACCESS", EPERM: "NO_ACCESS", EROFS: "READ_ONLY"}
-    return Fail(codes.get(error.errno or 0, "IO_ERROR"), f"{where}: {error.strerror or error}")
+        migrate(connection, SCHEMA_VERSION)
 
 
 def _quoted(path: str) -> str:

@@ -60,3 +60,11 @@ def _nearest(cwd: str) -> str | None:
         if above == directory:
             return None
         directory = above
+
+
+def absent(path: str) -> bool:
+    """Whether there is no file, or an empty one, as `mktemp` leaves it."""
+    try:
+        return not os.path.lexists(path) or (os.path.isfile(path) and os.stat(path).st_size == 0)
+    except OSError as error:
+        raise Fail("NO_ACCESS", f"{path}: {error.strerror}") from error

@@ -1,7 +1,7 @@
 """The newest shape of the queue file. Loaded only where a file is made or brought up to date.
 
 To change it: change it here, add a migration that does the same to an existing file in
-`migrations.py`, raise `database.VERSION`. A test compares a fresh file with a migrated one.
+`migrations.py`, raise `limits.SCHEMA_VERSION`. A test compares a fresh file with a migrated one.
 
 Times are milliseconds since 1970 (UTC), durations seconds. A vector of bytes (argv, env) is one
 BLOB, each item ended by a NUL, as in /proc/PID/cmdline: byte for byte, and no parser to load.

@@ -7,7 +7,6 @@ from spoolctl.errors import CODES, EXITS
 from spoolctl.language.spec import COMMON
 from spoolctl.run.liveness import STATES as WORKER_STATES
 from spoolctl.states import ATTEMPT_STATES, EVENTS, JOB_STATES, MOVES, REASONS, TERMINAL
-from spoolctl.store.database import APPLICATION_ID, VERSION
 from spoolctl.surface.help import all_verbs, usage
 
 TYPE_CHECKING = False
@@ -31,8 +30,8 @@ def capabilities() -> dict[str, Any]:
     return {
         "name": "spoolctl",
         "version": __version__,
-        "schema_version": VERSION,
-        "application_id": APPLICATION_ID,
+        "schema_version": limits.SCHEMA_VERSION,
+        "application_id": limits.APPLICATION_ID,
         "verbs": {verb.name: _verb(verb) for verb in all_verbs()},
         "common_flags": [_flag(flag) for flag in COMMON],
         "exit_codes": {str(status): meaning for status, meaning in EXITS.items()},

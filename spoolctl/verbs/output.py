@@ -10,7 +10,7 @@ from spoolctl.language.spec import Argument, Flag, Verb
 from spoolctl.language.values import JOB, Integer
 from spoolctl.store import read
 from spoolctl.store.control import not_found
-from spoolctl.store.database import from_system
+from spoolctl.store.explain import from_system
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

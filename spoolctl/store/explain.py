@@ -1,0 +1,62 @@
+"""What errors of SQLite and of the system mean to the caller: the border behind which there is only Fail."""
+
+from __future__ import annotations
+
+import os
+from errno import EACCES, EDQUOT, ENOSPC, EPERM, EROFS
+
+from spoolctl.errors import Fail
+from spoolctl.store.driver import sqlite3
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from spoolctl.store.place import Place
+
+# What SQLite's messages mean: (part of the message, code, remedy). Python before 3.11 gives no codes.
+MEANINGS = (
+    ("is locked", "LOCKED", "try again"),
+    ("disk is full", "NO_SPACE", "make room on that disk, then try again"),
+    ("readonly", "READ_ONLY", "make the file and its folder writable for this user"),
+    ("unable to open", "NO_ACCESS", "check that the file and its folder exist and are yours"),
+    ("not a database", "NOT_A_QUEUE", "name another file with --db"),
+    # SQLite reports a failed read as damage: https://www.sqlite.org/rescode.html#corrupt
+    ("malformed", "DAMAGED", "check the disk; then copy what is readable with: sqlite3 FILE .recover"),
+)
+
+
+def explain(error: sqlite3.Error, place: Place) -> Fail:
+    """What an error of SQLite means to the caller."""
+    said = str(error)
+    for part, code, remedy in MEANINGS:
+        if part in said:
+            who = _lock_holder(place.path) if code == "LOCKED" else ""
+            return Fail(code, f"{place.path}: {said}{who}", remedy)
+    if isinstance(error, sqlite3.OperationalError):
+        return Fail("IO_ERROR", f"{place.path}: {said}", "check the disk, then try again")
+    return Fail("INTERNAL", f"{place.path}: {type(error).__name__}: {said}", "please report this")
+
+
+def _lock_holder(path: str) -> str:
+    """Who holds the write lock, as far as Linux tells: the owner of byte 120 of the -shm file.
+
+    https://www.sqlite.org/walformat.html#wal_locks. Read from /proc/locks and not asked with
+    F_GETLK: that needs the file open, and closing it would drop this process's own locks.
+    """
+    try:
+        shm = os.stat(path + "-shm")
+        device = f"{os.major(shm.st_dev):02x}:{os.minor(shm.st_dev):02x}:{shm.st_ino}"
+        with open("/proc/locks") as locks:
+            for line in locks:
+                fields = line.split()
+                if "WRITE" in fields and device in fields and fields[-2:] == ["120", "120"]:
+                    return f" by process {fields[4]}" if int(fields[4]) > 0 else ""
+    except (OSError, ValueError, IndexError):
+        pass
+    return ""
+
+
+def from_system(error: OSError, path: str) -> Fail:
+    """What an error of the system means to the caller."""
+    where = os.fsdecode(error.filename) if error.filename else path
+    codes = {ENOSPC: "NO_SPACE", EDQUOT: "NO_SPACE", EACCES: "NO_ACCESS", EPERM: "NO_ACCESS", EROFS: "READ_ONLY"}
+    return Fail(codes.get(error.errno or 0, "IO_ERROR"), f"{where}: {error.strerror or error}")
