@@ -21,7 +21,8 @@ def batch(spool: Spool, data: bytes, *words: str, code: int = 0) -> Any:
 
 
 def test_jobs_are_added_in_the_order_of_their_lines(any_form: Spool) -> None:
-    answer = batch(any_form, lines({"argv": ["echo", "a"]}, {"c": "echo b"}) + b"\n  \n" + lines({"argv": ["echo", "c"]}))
+    first, last = lines({"argv": ["echo", "a"]}, {"c": "echo b"}), lines({"argv": ["echo", "c"]})
+    answer = batch(any_form, first + b"\n  \n" + last)
     assert answer == {"ids": [1, 2, 3], "added": 3, "deduplicated": 0, "warnings": []}
     assert any_form.json("work", "--drain")["executed"] == 3
     assert [any_form.text("output", str(job)) for job in (1, 2, 3)] == ["a\n", "b\n", "c\n"]
@@ -120,7 +121,8 @@ def test_a_file_that_is_not_there_makes_no_queue(spool: Spool) -> None:
 def test_a_producer_that_is_slow_locks_nobody_out(spool: Spool) -> None:
     """Protects the temporary table: collected inside the write transaction, the other `add` would time out."""
     spool.add("true")
-    slow = subprocess.Popen([*spool.command, "add", "--batch", "-"], cwd=spool.folder, env=spool.env, stdin=subprocess.PIPE)
+    command = [*spool.command, "add", "--batch", "-"]
+    slow = subprocess.Popen(command, cwd=spool.folder, env=spool.env, stdin=subprocess.PIPE)
     spool.processes.append(slow)
     assert slow.stdin is not None
     slow.stdin.write(lines(*[{"argv": ["x"]}] * 3000))

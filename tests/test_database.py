@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from spoolctl.errors import Fail
+from spoolctl.limits import APPLICATION_ID
+from spoolctl.limits import SCHEMA_VERSION as VERSION
 from spoolctl.states import JOB_STATES
 from spoolctl.store import creation, migrations, read, schema
-from spoolctl.limits import APPLICATION_ID, SCHEMA_VERSION as VERSION
 from spoolctl.store.database import Database, open_queue
 from spoolctl.store.place import Place
 from spoolctl.store.submit import Submission, submit
