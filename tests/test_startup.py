@@ -17,7 +17,7 @@ SHARED = {
     *("spoolctl", "spoolctl.cli", "spoolctl.context", "spoolctl.errors", "spoolctl.limits", "spoolctl.states"),
     *("spoolctl.text", "spoolctl.language", "spoolctl.language.parse", "spoolctl.language.spec"),
     *("spoolctl.language.values", "spoolctl.store", "spoolctl.store.database", "spoolctl.store.driver"),
-    *("spoolctl.store.events", "spoolctl.store.explain", "spoolctl.store.explain", "spoolctl.store.place", "spoolctl.store.vector"),
+    *("spoolctl.store.events", "spoolctl.store.explain", "spoolctl.store.place", "spoolctl.store.vector"),
     "spoolctl.verbs",
 }
 ADD = SHARED | {"spoolctl.run", "spoolctl.run.bell", "spoolctl.store.submit", "spoolctl.verbs.add"}
