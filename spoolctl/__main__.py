@@ -1,6 +1,9 @@
 """`python3 -m spoolctl`: the same as the installed command."""
 
-from spoolctl.cli import main
-
 if __name__ == "__main__":
-    raise SystemExit(main())
+    try:
+        from spoolctl.cli import main
+
+        raise SystemExit(main())
+    except KeyboardInterrupt:  # as early as while it is loaded
+        raise SystemExit(130) from None

@@ -13,7 +13,7 @@ from spoolctl import __version__
 from spoolctl.context import Context
 from spoolctl.errors import Fail
 from spoolctl.language.parse import parse
-from spoolctl.text import printable
+from spoolctl.text import cut, printable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def main() -> int:
     try:
         verb, args = parse(tokens, describe, suggest)
         asked_json = args.json
-        if args.help or verb is None:
+        if args.help or args.version or verb is None:
             return overview(verb, args)
         return execute(verb, args)
     except Fail as fail:
@@ -69,7 +69,7 @@ def describe(name: str) -> Verb | None:
 
 def load(name: str) -> ModuleType | None:
     """The module of a verb: the one thing that is loaded by name."""
-    if not name.isidentifier() or not name.isascii():
+    if not name.isidentifier() or not name.isascii() or name[0] == "_":
         return None
     full = f"spoolctl.verbs.{name}"
     try:
@@ -86,19 +86,20 @@ def suggest(name: str) -> str:
     from spoolctl.language.parse import did_you_mean
     from spoolctl.surface.help import verb_names
 
-    return did_you_mean(name, verb_names()) or "spoolctl --help lists the verbs"
+    return did_you_mean(name, [*verb_names(), "--help", "--version"]) or "spoolctl --help lists the verbs"
 
 
 def overview(verb: Verb | None, args: Any) -> int:
     """--help and --version, and the tool without a verb."""
-    if args.version:
-        put(1, f"spoolctl {__version__}\n".encode())
-        return 0
-    from spoolctl.surface import help as pages
-
-    if not args.help:
+    if not args.version and not args.help:
         raise Fail("USAGE", "say what to do", "spoolctl --help lists the verbs")
-    put(1, encode(pages.page(verb) if verb else pages.overview()))
+    if args.version:
+        answer(as_json({"version": __version__}) if args.json else encode(f"spoolctl {__version__}\n"))
+    else:
+        from spoolctl.surface import help as pages
+
+        page = pages.page(verb) if verb else pages.overview()
+        answer(as_json({"help": page}) if args.json else encode(page))
     return 0
 
 
@@ -106,29 +107,47 @@ def execute(verb: Verb, args: Any) -> int:
     """Run the verb and print its answer."""
     module = load(verb.name)
     assert module is not None
-    context = Context(args.db, os.environ, silent if args.json else say, args.json, os.isatty(2))
-    data = module.run(args, context)
+    context = Context(args.db, os.environ, say, os.isatty(2))
+    try:
+        data = module.run(args, context)
+    except Fail as fail:
+        # "There is no job 1" is half of the truth where there is no queue either.
+        fail.hint = "; ".join(context.warnings) or fail.hint
+        raise
     warnings = context.warnings + data.get("warnings", [])
-    if args.json:
-        put(1, as_json({**data, "warnings": warnings}))
-    else:
+    if not args.json:
         for warning in warnings:
             say(f"warning: {warning}")
-        if hasattr(module, "stream"):
-            module.stream(data, args, put)
-        else:
-            put(1, encode(module.text(data)))
+    if args.json:
+        answer(as_json({**data, "warnings": [printable(warning) for warning in warnings]}))
+    elif hasattr(module, "stream"):
+        module.stream(data, args, put)
+    else:
+        answer(encode(module.text(data)))
     status: int = module.status(data) if hasattr(module, "status") else 0
     return status
+
+
+def answer(said: bytes) -> None:
+    """Write the answer. Where that cannot be done, what it was is told with the error: the work has
+    been done, and must not be taken for undone."""
+    try:
+        put(1, said)
+    except Fail as fail:
+        told = cut(printable(said.strip()), 200)
+        raise Fail(fail.code, f"{fail.message}; the answer was: {told}", fail.hint) from fail
 
 
 def report(fail: Fail, json: bool) -> None:
     """Print an error, where its reader looks for it."""
     if json:
         error = {"code": fail.code, "message": printable(fail.message), "hint": printable(fail.hint)}
-        put(1, as_json({"error": error}), last=True)
-    else:
-        say(f"error: {fail.message}" + (f" ({fail.hint})" if fail.hint else ""))
+        try:
+            put(1, as_json({"error": error}))
+            return
+        except Fail:
+            pass  # then at least on stderr
+    say(f"error: {fail.message}" + (f" ({fail.hint})" if fail.hint else ""))
 
 
 def json_asked(tokens: list[str]) -> bool:
@@ -150,10 +169,15 @@ def defect(error: Exception) -> Fail:
 
 
 def as_json(data: dict[str, Any]) -> bytes:
-    """One object, one line."""
+    """One object, one line. A byte that is not UTF-8 (in a path) is shown as an escape: half a
+    surrogate pair is no JSON to a strict reader."""
     import json  # the text path does without it
 
-    return (json.dumps(data) + "\n").encode("ascii")
+    said = json.dumps(data)
+    if "\\udc" in said:
+        plain = json.dumps(data, ensure_ascii=False)
+        said = "".join(f"\\\\x{ord(c) - 0xDC00:02x}" if "\udc80" <= c <= "\udcff" else c for c in plain)
+    return (said + "\n").encode("utf-8")
 
 
 def encode(text: str) -> bytes:
@@ -169,15 +193,11 @@ def say(line: str) -> None:
         pass
 
 
-def silent(line: str) -> None:
-    """Where a program reads, there is nothing to say to people."""
-
-
-def put(descriptor: int, data: bytes, last: bool = False) -> bool:
+def put(descriptor: int, data: bytes) -> bool:
     """Write all of `data`; False where the reader has gone away, which is its right.
 
     Written with the system call: Python's own streams complain at exit about a closed pipe.
-    Raises Fail where it cannot be written for another reason (unless it is the `last` thing).
+    Raises Fail where it cannot be written for another reason.
     """
     view = memoryview(data)
     while view:
@@ -188,9 +208,8 @@ def put(descriptor: int, data: bytes, last: bool = False) -> bool:
         except BrokenPipeError:
             return False
         except OSError as error:
-            if last or descriptor == 2:
-                return False
-            raise Fail("IO_ERROR", f"stdout: {error.strerror}", "make room, or write somewhere else") from error
+            name = "stdout" if descriptor == 1 else "stderr"
+            raise Fail("IO_ERROR", f"{name}: {error.strerror}", "make room, or write somewhere else") from error
     return True
 
 

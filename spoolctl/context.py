@@ -40,7 +40,7 @@ class Clock:
 class Context:
     """db: the value of `--db`, None where it was not given. say: one line for people, on stderr.
 
-    json: the answer goes to a program; `say` is silent then. interactive: somebody watches stderr.
+    interactive: somebody watches stderr.
     """
 
     def __init__(
@@ -48,12 +48,10 @@ class Context:
         db: str | None,
         environ: Mapping[str, str],
         say: Callable[[str], None],
-        json: bool = False,
         interactive: bool = False,
         clock: Clock | None = None,
     ) -> None:
-        self.db, self.environ, self.say, self.json = db, environ, say, json
-        self.interactive = interactive
+        self.db, self.environ, self.say, self.interactive = db, environ, say, interactive
         self.clock = clock or Clock()
         self.warnings: list[str] = []
 
@@ -66,9 +64,7 @@ class Context:
 
     def place(self) -> Place:
         """The queue that the words, the environment and the directory name."""
-        if self.db is not None and os.path.isabs(self.db):
-            return find(self.db, self.environ, "/")
-        return find(self.db, self.environ, self.cwd())
+        return find(self.db, self.environ, self.cwd)
 
     def open(self, *, create_missing: bool = False, read_only: bool = False) -> Database:
         """The queue. A reader where there is none gets an empty one and a warning."""

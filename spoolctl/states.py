@@ -14,6 +14,7 @@ JOB_STATES = {
     DEAD: "did not succeed and has no budget left",
     CANCELED: "withdrawn",
 }
+WAITING = (QUEUED, FAILED)
 TERMINAL = (DONE, DEAD, CANCELED)
 
 ATTEMPT_STATES = ("running", "succeeded", "failed", "timed_out", "abandoned", "canceled")

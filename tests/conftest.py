@@ -28,6 +28,17 @@ SINGLE = ROOT / "dist" / "spoolctl.py"
 DEADLINE = 60.0  # generous: a busy machine is no failure
 FAST = {"SPOOLCTL_TEST_HEARTBEAT_INTERVAL": "0.1", "SPOOLCTL_TEST_REAP_THRESHOLD": "1"}
 
+# Everything is loaded before the superuser becomes somebody else, who may not be able to read this checkout.
+AS_NOBODY = """
+import os, sys, difflib, json
+import spoolctl.cli
+from spoolctl.surface.help import all_verbs
+all_verbs()
+if os.getuid() == 0:  # no mode bits stop the superuser
+    os.setgroups([]), os.setgid(65534), os.setuid(65534)
+raise SystemExit(spoolctl.cli.main())
+"""
+
 FORMS = {
     "source": [sys.executable, "-m", "spoolctl"],
     "single": [sys.executable, str(SINGLE)],

@@ -21,8 +21,9 @@ PYTHON = [sys.executable, "-I", "-S", "-c"]
 GATE = "until [ -e go ]; do sleep 0.02; done"  # a command that runs until the test opens the gate
 
 # Two processes hold one lock until both are gone: the leader, which obeys TERM at once, and a child
-# in a session of its own, which obeys only when the file `die.ATTEMPT` is there. An attempt that
-# finds the lock taken, because another one still lives, leaves the file `overlap` and fails.
+# in a session of its own and without its output, which obeys only when the file `die.ATTEMPT` is
+# there. An attempt that finds the lock taken, because another one still lives, leaves the file
+# `overlap` and fails.
 EXCLUSIVE = [
     *PYTHON,
     """
@@ -40,6 +41,7 @@ def slowly(*_):
     os._exit(1)
 if os.fork() == 0:
     os.setsid()
+    os.closerange(0, 3)
     signal.signal(signal.SIGTERM, slowly)
     open("ready." + attempt, "w").close()
 while not os.path.exists("go." + attempt):

@@ -16,6 +16,7 @@ import pytest
 
 from spoolctl import cli
 from spoolctl.store.database import open_queue
+from tests.conftest import AS_NOBODY
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -596,17 +597,6 @@ def test_a_full_disk_behind_stdout_is_exit_3_and_one_line(any_form: Spool, words
 
 
 # Where it may read and not write
-
-
-AS_NOBODY = """
-import os, sys, difflib, json
-import spoolctl.cli
-from spoolctl.surface.help import all_verbs
-all_verbs()
-if os.getuid() == 0:  # no mode bits stop the superuser
-    os.setgroups([]), os.setgid(65534), os.setuid(65534)
-raise SystemExit(spoolctl.cli.main())
-"""
 
 
 @pytest.fixture

@@ -46,6 +46,6 @@ def test_eight_workers_run_two_hundred_jobs_each_exactly_once(spool: Spool) -> N
     assert events == dict.fromkeys(("added", "claimed", "succeeded"), JOBS + WORKERS)
     assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
     connection.close()
-    answers = [json.loads(log.read_text()) for log in spool.folder.glob("worker-*.log")]
+    answers = [json.loads(log.read_text().splitlines()[-1]) for log in spool.folder.glob("worker-*.log")]
     assert sum(answer["executed"] for answer in answers) == JOBS + WORKERS
     assert all("error" not in answer for answer in answers)

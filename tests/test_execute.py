@@ -154,22 +154,15 @@ def test_a_timeout_leaves_no_process_behind(spool: Spool) -> None:
     assert spool.events(job) == ["added", "claimed", "timed_out", "dead"]
 
 
-IGNORES = [*PYTHON, "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(100)"]
-OBEYS_BUT_ITS_CHILD_IGNORES = [
-    *PYTHON,
-    """
-import os, signal, time
-if os.fork() == 0:
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
-time.sleep(100)
-""",
-]
-HAS_LEFT_THE_SESSION = [
+IGNORES = ["sh", "-c", "trap '' TERM; while :; do sleep 100; done"]
+OBEYS_BUT_ITS_CHILD_IGNORES = ["sh", "-c", "(trap '' TERM; while :; do sleep 100; done) & sleep 100"]
+HAS_LEFT_SESSION_AND_OUTPUT = [
     *PYTHON,
     """
 import os, signal, time
 if os.fork() == 0:
     os.setsid()
+    os.closerange(0, 3)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
 time.sleep(100)
 """,
@@ -181,14 +174,14 @@ def test_a_timeout_kills_what_ignores_term_be_it_the_leader_its_child_or_one_tha
     """Protects the KILL after the grace, that it goes to the group though the leader has obeyed (the
     fence sees to it), and the search by marker: without any one of them this fails."""
     leader, child, session = (
-        spool.add("--max-retries", "0", "--timeout", "1", "--", *command)
-        for command in (IGNORES, OBEYS_BUT_ITS_CHILD_IGNORES, HAS_LEFT_THE_SESSION)
+        spool.add("--max-retries", "0", "--timeout", "2", "--", *command)
+        for command in (IGNORES, OBEYS_BUT_ITS_CHILD_IGNORES, HAS_LEFT_SESSION_AND_OUTPUT)
     )
     drain(spool, "--jobs", "3", code=6)
     assert spool.left_running() == []
     signals = {job: only_attempt(spool, job)["signal"] for job in (leader, child, session)}
     assert signals == {leader: "SIGKILL", child: "SIGTERM", session: "SIGTERM"}
-    assert only_attempt(spool, leader)["seconds"] >= 1 + 5
+    assert only_attempt(spool, leader)["seconds"] >= 2 + 5
     assert all(only_attempt(spool, job)["state"] == "timed_out" for job in signals)
 
 

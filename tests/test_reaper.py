@@ -23,22 +23,25 @@ pytestmark = pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="looks a
 PYTHON = [sys.executable, "-I", "-S", "-c"]
 GATE = "echo run $SPOOLCTL_ATTEMPT; until [ -e go ]; do sleep 0.02; done"  # runs until the test opens the gate
 
-# Three processes hold one lock until all are gone: the leader, a child in a session of its own, and
-# one in a group of its own. An attempt that finds the lock taken, because another one still lives,
-# leaves the file `overlap` and fails.
+# Three processes hold one lock until all are gone: the leader, a child in a session of its own and
+# without its output, and one in a group of its own. An attempt that finds the lock taken, because
+# another one still lives, leaves the file `overlap` and fails.
 EXCLUSIVE = [
     *PYTHON,
     """
 import fcntl, os, sys, time
 attempt = os.environ["SPOOLCTL_ATTEMPT"]
 lock = os.open("lock", os.O_CREAT | os.O_RDWR)
+def leave():
+    os.setsid()
+    os.closerange(0, 3)
 try:
     fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
 except BlockingIOError:
     open("overlap", "w").close()
     sys.exit(99)
 print("attempt", attempt, flush=True)
-for name, escape in (("session", os.setsid), ("group", lambda: os.setpgid(0, 0)), ("leader", int)):
+for name, escape in (("session", leave), ("group", lambda: os.setpgid(0, 0)), ("leader", int)):
     if name == "leader" or os.fork() == 0:
         escape()
         open(f"{name}.{attempt}", "w").close()

@@ -626,6 +626,26 @@ def test_what_need_not_be_retried_is_refused_with_the_way_out(tx: Connection, st
     assert hint in fail.hint
 
 
+@pytest.mark.parametrize("state", ["queued", "failed"])
+def test_what_waits_can_be_canceled(tx: Connection, state: str) -> None:
+    job = in_state(tx, state)
+    assert control.cancel(tx, NOW, job, False) is False
+    assert field(tx, job, "state") == "canceled"
+
+
+@pytest.mark.parametrize(
+    ("state", "force"),
+    [
+        *((state, False) for state in ("dead", "canceled", "failed")),
+        *((s, True) for s in ("dead", "canceled", "failed", "done")),
+    ],
+)
+def test_what_has_ended_can_be_put_back_what_succeeded_only_by_force(tx: Connection, state: str, force: bool) -> None:
+    job = in_state(tx, state)
+    assert control.retry(tx, NOW, job, force) is False
+    assert take(tx) == [job]
+
+
 def test_a_canceled_job_is_finished_and_says_so(tx: Connection) -> None:
     job = in_state(tx, "failed")
     control.cancel(tx, NOW + 7, job, False)

@@ -224,6 +224,7 @@ def test_the_longest_timeout_is_no_rounded_float() -> None:
     assert kind.parse(str(limits.MAX_INT)) == limits.MAX_INT
     assert refused(kind, f"{limits.MAX_INT}.9")  # as a float that is 2**63: one too many for SQLite
     assert refused(kind, "9" * 31 + ".5d")
+    assert refused(kind, "9" * 400 + ".5")  # infinite as a float
 
 
 # Moments

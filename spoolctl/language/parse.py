@@ -8,7 +8,7 @@ Called by `cli.py`; every refusal is a Fail("USAGE") that names the flag, the va
 from __future__ import annotations
 
 from spoolctl.errors import Fail
-from spoolctl.language.spec import COMMON, VERSION
+from spoolctl.language.spec import COMMON
 from spoolctl.language.values import digits, raw
 from spoolctl.text import cut, printable
 
@@ -34,7 +34,6 @@ class Args:
         self.given: set[str] = set()
         self.words: list[Any] = []
         self.command: list[bytes] | None = None
-        self.version = False
 
     def __getattr__(self, name: str) -> Any:  # only reached where no value was set
         raise AttributeError(name)
@@ -58,7 +57,7 @@ def parse(words: Sequence[str], find: Finder, suggest: Callable[[str], str]) -> 
         raise Fail("USAGE", f"there is no verb '{_shown(name)}'", suggest(name))
     _flags(verb, rest, args)
     _defaults((*verb.flags, *COMMON), args)
-    if not args.help:
+    if not args.help and not args.version:
         _exclusions(verb, args)
         _argument(verb, rest, args)
     return verb, args
@@ -70,11 +69,10 @@ def _flags(verb: Verb | None, rest: list[str], args: Args) -> None:
     while rest:
         word = rest[0]
         if word == "--" and verb:
-            ends_flags = not (verb.argument and verb.argument.is_command)
-            bare += rest[1:] if ends_flags else rest
+            bare += rest if _takes_command(verb) else rest[1:]
             rest.clear()
-        elif word[:1] != "-" or word == "-" or _is_number(word):
-            if verb is None or (verb.argument and verb.argument.is_command):
+        elif word[:1] != "-" or word == "-" or (_is_number(word) and not _takes_command(verb)):
+            if verb is None or _takes_command(verb):
                 return
             bare.append(rest.pop(0))
         else:
@@ -82,10 +80,14 @@ def _flags(verb: Verb | None, rest: list[str], args: Args) -> None:
     rest[:] = bare
 
 
+def _takes_command(verb: Verb | None) -> bool:
+    return verb is not None and verb.argument is not None and verb.argument.is_command
+
+
 def _flag(verb: Verb | None, rest: list[str], args: Args) -> None:
     """Take one flag, and its value where it has one, off the front of `rest`."""
     name, sign, value = rest.pop(0).partition("=")
-    flag = verb.flag(name) if verb else next((f for f in (*COMMON, VERSION) if name in f.names), None)
+    flag = verb.flag(name) if verb else next((f for f in COMMON if name in f.names), None)
     if flag is None:
         raise _unknown(verb, name)
     if flag.kind is None:
@@ -136,7 +138,7 @@ def _exclusions(verb: Verb, args: Args) -> None:
 def _argument(verb: Verb, rest: list[str], args: Args) -> None:
     """Give the bare words to the verb's argument."""
     argument = verb.argument
-    if argument and argument.is_command:
+    if _takes_command(verb):
         args.command = _command(rest)
         return
     if rest and (argument is None or (len(rest) > 1 and not argument.many)):
@@ -165,7 +167,7 @@ def _is_number(word: str) -> bool:
 
 
 def _unknown(verb: Verb | None, name: str) -> Fail:
-    known = verb.all_names() if verb else [n for flag in (*COMMON, VERSION) for n in flag.names]
+    known = verb.all_names() if verb else [n for flag in COMMON for n in flag.names]
     whose = f"'{verb.name}' has no flag" if verb else "there is no flag"
     help_ = f"spoolctl {verb.name} --help" if verb else "spoolctl --help"
     return Fail("USAGE", f"{whose} {_shown(name)}", did_you_mean(name, known) or f"see {help_}")

@@ -87,5 +87,5 @@ COMMON = (
     Flag("--db", kind=Path(), help="the queue file (else $SPOOLCTL_DB, else the nearest .spoolctl/queue.db)"),
     Flag("--json", help="print one JSON object instead of text"),
     Flag("--help", "-h", help="explain the tool or the verb"),
+    Flag("--version", help="print the version"),
 )
-VERSION = Flag("--version", help="print the version")

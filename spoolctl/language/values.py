@@ -121,13 +121,10 @@ class Duration(Kind):
     def parse(self, word: str) -> int | float:
         number, unit = (word[:-1], word[-1]) if word[-1:] in UNITS else (word, "s")
         before, dot, after = number.partition(".")
-        if not dot:
-            value: int | float = whole(number) * UNITS[unit]
-        elif digits(before) and digits(after):
-            value = float(number) * UNITS[unit]
-            value = int(value) if value == int(value) else value
-        else:
+        if not digits(before[1:] if before[:1] == "-" else before) or (dot and not digits(after)):
             raise ValueError("it is not a duration")
+        value = float(number) * UNITS[unit] if dot else int(number) * UNITS[unit]
+        value = int(value) if value == int(value) else value
         if not self.least <= value <= self.most:
             raise ValueError("it is out of range")
         return value
@@ -149,8 +146,6 @@ class Moment(Kind):
     def parse(self, word: str) -> int:
         from datetime import datetime  # only a time needs it, and it is slow to load
 
-        if word[4:5] != "-" or word[7:8] != "-" or not word.isascii():
-            raise ValueError("it is not a date")
         try:
             when = datetime.fromisoformat(same_on_every_python(word))
             return int((when if when.tzinfo else when.astimezone()).timestamp() * 1000)
@@ -266,16 +261,24 @@ def same_on_every_python(word: str) -> str:
     """`word` in the form that `datetime.fromisoformat` takes from Python 3.7 on: before 3.11 it
     knows neither `Z` nor a fraction of other than 3 or 6 digits. Stricter than 3.11 elsewhere."""
     date, clock = word[:10], word[11:]
+    if not word.isascii() or not _has_form(date, "0000-00-00"):
+        raise ValueError
     if len(word) == 10:
         return date
-    if word[10] not in "T " or clock[2:3] != ":":
-        raise ValueError
     zone = ""
-    if clock[-1:] in "Zz":
+    if clock[-1:] in ("Z", "z"):
         clock, zone = clock[:-1], "+00:00"
     elif clock[-6:-5] in ("+", "-"):
         clock, zone = clock[:-6], clock[-6:]
     clock, dot, fraction = clock.partition(".")
-    if len(clock) not in (5, 8) or (dot and not (digits(fraction) and len(clock) == 8)):
+    whole_clock = _has_form(clock, "00:00:00") and (digits(fraction) or not dot)
+    if word[10] not in "T " or not (whole_clock or (_has_form(clock, "00:00") and not dot)):
+        raise ValueError
+    if zone and not _has_form(zone[1:], "00:00"):
         raise ValueError
     return f"{date}T{clock}" + (f".{fraction[:6]:0<6}" if dot else "") + zone
+
+
+def _has_form(word: str, form: str) -> bool:
+    """Whether `word` has a digit where `form` has a 0, and the same character elsewhere."""
+    return len(word) == len(form) and all(c.isdigit() if f == "0" else c == f for c, f in zip(word, form))

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import fcntl
 import os
-import socket
 
 from spoolctl.errors import Fail
 from spoolctl.store.explain import from_system
@@ -36,7 +35,7 @@ def identity() -> Worker:
     me.pid_start = start_time(me.pid)
     me.boot_id = boot_id()
     me.pid_ns = pid_namespace()
-    me.host = socket.gethostname()
+    me.host = os.uname().nodename
     return me
 
 
@@ -97,7 +96,7 @@ def _process_gone(worker: Worker) -> bool:
     """Proof, without the lock, that the worker's process does not run; False is inconclusive."""
     if worker.boot_id is None or worker.boot_id != boot_id():
         # Another boot of this machine ended it; of another machine nothing is known.
-        return worker.boot_id is not None and worker.host == socket.gethostname()
+        return worker.boot_id is not None and worker.host == os.uname().nodename
     if worker.pid_ns != pid_namespace():
         return False  # its pid means something else here
     return not process_runs(worker.pid, worker.pid_start)

@@ -231,7 +231,11 @@ class Loop:
                 self.claims -= started.kind == "released"
 
     def _note_trouble(self, fail: Fail) -> None:
-        """The queue refused: say so once, keep what is to be recorded, come back soon."""
+        """The queue refused: say so once, keep what is to be recorded, come back soon. Leave where it
+        is not the machine that refuses, but the queue is none that this program understands."""
+        if fail.code in ("INTERNAL", "NOT_A_QUEUE", "NEWER_QUEUE", "NOT_FOUND"):
+            self._abandon_ship()
+            raise fail
         self.quiet_until = self.clock.monotonic() + RETRY_AFTER
         self.unsure = self.unsure or fail.code != "LOCKED"  # without the lock nothing has begun
         if fail.code != self.trouble:

@@ -73,7 +73,7 @@ def spawn(job: Claimed, base: dict[bytes, bytes], home: int, output: str) -> int
     """
     files: list[int] = []
     try:
-        os.makedirs(os.path.dirname(output), 0o700, exist_ok=True)
+        _make_folders(os.path.dirname(output))
         files.append(os.open(output + ".stdout", APPEND, 0o600))
         # The lock is the open file's, so the command and all that inherit its stdout hold it.
         fcntl.flock(files[0], fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -87,6 +87,16 @@ def spawn(job: Claimed, base: dict[bytes, bytes], home: int, output: str) -> int
         raise NotStarted(_refused(job, error)) from error
     finally:
         _close(files)  # a lock held by the worker would say nothing about the command
+
+
+def _make_folders(path: str) -> None:
+    """The folder of an output and the one above it. Not os.makedirs: that leaves the upper one to the umask."""
+    for folder in (os.path.dirname(path), path):
+        if not os.path.isdir(path):
+            try:
+                os.mkdir(folder, 0o700)
+            except FileExistsError:
+                pass
 
 
 def _start(job: Claimed, env: dict[bytes, bytes], home: int, files: list[int]) -> int:

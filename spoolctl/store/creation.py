@@ -25,7 +25,8 @@ def create(place: Place) -> None:
     not at all: it is made under a private name and published by rename."""
     directory = os.path.dirname(place.path)
     try:
-        _make_folders(place, directory)
+        _make_directory(place, directory)
+        make_folders(place)
         lock = os.open(directory, os.O_RDONLY)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX)
@@ -40,14 +41,21 @@ def create(place: Place) -> None:
         raise from_system(error, place.path) from error
 
 
-def _make_folders(place: Place, directory: str) -> None:
-    """The spool directory where it has our own name, else it must exist; and what is in it."""
+def _make_directory(place: Place, directory: str) -> None:
+    """The spool directory where it has our own name; else it must exist."""
     if not os.path.isdir(directory):
         if os.path.basename(directory) != FOLDER:
             raise Fail("USAGE", f"--db {place.path}: the folder {directory} does not exist", "make it first")
         make_folder(directory)
-    for folder in (place.folder, place.outputs, place.workers, place.bell):
-        make_folder(folder)
+
+
+def make_folders(place: Place) -> None:
+    """The folders that belong to the file, as far as they are missing."""
+    try:
+        for folder in (place.folder, place.outputs, place.workers, place.bell):
+            make_folder(folder)
+    except OSError as error:
+        raise from_system(error, place.folder) from error
 
 
 def make_folder(path: str) -> None:

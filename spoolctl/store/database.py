@@ -114,6 +114,10 @@ def open_queue(place: Place, *, create_missing: bool = False, read_only: bool = 
     try:
         connection = _connect_to_read(place.path) if read_only else _connect(place.path, "rw")
         _recognise(connection, place, read_only)
+        if create_missing and not os.path.isdir(place.bell):
+            from spoolctl.store import creation
+
+            creation.make_folders(place)  # the file was copied or restored without them
         connection.execute("PRAGMA query_only = 1" if read_only else "PRAGMA synchronous = FULL")
         if not read_only:
             connection.execute("PRAGMA fullfsync = 1")  # macOS: fsync alone leaves it in the drive's cache

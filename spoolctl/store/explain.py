@@ -20,6 +20,7 @@ MEANINGS = (
     ("unable to open", "NO_ACCESS", "check that the file and its folder exist and are yours"),
     ("not a database", "NOT_A_QUEUE", "name another file with --db"),
     # SQLite reports a failed read as damage: https://www.sqlite.org/rescode.html#corrupt
+    ("no such ", "INTERNAL", "another spoolctl may have changed the queue; restart with the newest"),
     ("malformed", "DAMAGED", "check the disk; then copy what is readable with: sqlite3 FILE .recover"),
 )
 

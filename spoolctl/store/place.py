@@ -7,13 +7,14 @@ here creates anything; `database.create` does.
 from __future__ import annotations
 
 import os
+from stat import S_ISREG
 
 from spoolctl.errors import Fail
 from spoolctl.limits import FILE, FOLDER
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
 
 class Place:
@@ -21,7 +22,9 @@ class Place:
 
     def __init__(self, path: str) -> None:
         # POSIX leaves "//" at the start to the system, and in a URI it would name a host.
-        self.path = path = "/" + path.lstrip("/")
+        path = "/" + path.lstrip("/")
+        # SQLite follows a link to the file; the folder has to be the same by either name.
+        self.path = path = os.path.realpath(path) if os.path.islink(path) else path
         self.folder = path + ".d"
         self.outputs = os.path.join(self.folder, "output")
         self.workers = os.path.join(self.folder, "workers")
@@ -36,17 +39,19 @@ class Place:
         return os.path.join(self.outputs, queue_id, str(job // 1000), f"{job}.{attempt}")
 
 
-def find(db: str | None, environ: Mapping[str, str], cwd: str) -> Place:
+def find(db: str | None, environ: Mapping[str, str], cwd: Callable[[], str]) -> Place:
     """The queue that `--db` (None: not given), the environment and the directory name.
 
-    Raises Fail where `--db` or $SPOOLCTL_DB is empty: that is a mistake, not "unset".
+    cwd: asked only where a path is relative; the directory may be gone. Raises Fail where `--db` or
+    $SPOOLCTL_DB is empty: that is a mistake, not "unset".
     """
     named = db if db is not None else environ.get("SPOOLCTL_DB")
     if named is not None:
         if not named:
             raise Fail("USAGE", "SPOOLCTL_DB is empty", "unset it, or set it to the path of a queue file")
-        return Place(os.path.abspath(os.path.join(cwd, named)))
-    return Place(_nearest(cwd) or os.path.join(cwd, FOLDER, FILE))
+        return Place(os.path.normpath(named if os.path.isabs(named) else os.path.join(cwd(), named)))
+    here = cwd()
+    return Place(_nearest(here) or os.path.join(here, FOLDER, FILE))
 
 
 def _nearest(cwd: str) -> str | None:
@@ -54,7 +59,7 @@ def _nearest(cwd: str) -> str | None:
     directory = cwd
     while True:
         path = os.path.join(directory, FOLDER, FILE)
-        if os.path.exists(path):
+        if _may_exist(path):
             return path
         above = os.path.dirname(directory)
         if above == directory:
@@ -63,8 +68,24 @@ def _nearest(cwd: str) -> str | None:
 
 
 def absent(path: str) -> bool:
-    """Whether there is no file, or an empty one, as `mktemp` leaves it."""
+    """Whether there is no file, or an empty one, as `mktemp` leaves it.
+
+    Raises Fail("NO_ACCESS") where that may not be seen: a queue of somebody else is not no queue.
+    """
     try:
-        return not os.path.lexists(path) or (os.path.isfile(path) and os.stat(path).st_size == 0)
+        found = os.lstat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return True
     except OSError as error:
-        raise Fail("NO_ACCESS", f"{path}: {error.strerror}") from error
+        raise Fail("NO_ACCESS", f"{path}: {error.strerror}", "is it another user's? name yours with --db") from error
+    return S_ISREG(found.st_mode) and found.st_size == 0
+
+
+def _may_exist(path: str) -> bool:
+    try:
+        os.lstat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    except OSError:
+        pass  # it may be there: then going on to a queue further up would be wrong
+    return True

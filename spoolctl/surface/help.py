@@ -8,7 +8,7 @@ from textwrap import wrap
 
 from spoolctl import __version__, verbs
 from spoolctl.errors import EXITS
-from spoolctl.language.spec import COMMON, VERSION
+from spoolctl.language.spec import COMMON
 from spoolctl.limits import ENVIRONMENT
 
 TYPE_CHECKING = False
@@ -55,7 +55,7 @@ def overview() -> str:
     for group, title in GROUPS:
         pairs = [(verb.name, verb.summary) for verb in described if verb.group == group]
         lines += [f"\n{title}\n", _columns(pairs)] if pairs else []
-    common = [(_flag_usage(flag), flag.help) for flag in (*COMMON, VERSION)]
+    common = [(_flag_usage(flag), flag.help) for flag in COMMON]
     lines += ["\nBefore and after every verb\n", _columns(common)]
     lines += ["\nEnvironment\n", _columns((name, what) for name, what in ENVIRONMENT.items() if "_TEST_" not in name)]
     lines += ["\nExit status\n", _columns((str(status), what) for status, what in EXITS.items())]

@@ -188,11 +188,10 @@ def submission(args: Args, context: Context) -> Submission:
 
 def absolute(path: str, context: Context) -> bytes:
     """The path from the root, with its links kept: `.` is $PWD where that names this folder."""
-    here = context.cwd()
-    logical = context.environ.get("PWD", "")
-    if os.path.isabs(logical) and _same_folder(logical, here):
-        here = logical
-    return os.fsencode(os.path.normpath(os.path.join(here, path)))
+    if not os.path.isabs(path):
+        here, logical = context.cwd(), context.environ.get("PWD", "")
+        path = os.path.join(logical if os.path.isabs(logical) and _same_folder(logical, here) else here, path)
+    return os.fsencode(os.path.normpath(path))
 
 
 def _same_folder(one: str, other: str) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from spoolctl import limits
 from spoolctl.language.spec import Flag, Verb
 from spoolctl.language.values import Choice, Integer, Name, Tag, Text
-from spoolctl.states import JOB_STATES
+from spoolctl.states import JOB_STATES, WAITING
 from spoolctl.store import read
 from spoolctl.text import command_line, table
 
@@ -57,13 +57,18 @@ def text(data: dict[str, Any]) -> str:
             job["state"],
             job["queue"],
             runs(job),
-            (job["created_at"] or "")[:19].replace("T", " "),
+            _short(job["created_at"]),
+            _short(job["due_at"]) if job["state"] in WAITING and job["due_at"] != job["created_at"] else "-",
             command_line([arg.encode("utf-8", "surrogatepass") for arg in job["argv"]], 80),
         ]
         for job in data["jobs"]
     ]
     more = "(there are more: --limit N shows them)\n" if data["more"] else ""
-    return table(["id", "state", "queue", "failures", "created (UTC)", "command"], rows) + more
+    return table(["id", "state", "queue", "failures", "created (UTC)", "due (UTC)", "command"], rows) + more
+
+
+def _short(moment: str | None) -> str:
+    return (moment or "")[:19].replace("T", " ")
 
 
 def runs(job: dict[str, Any]) -> str:

@@ -49,8 +49,11 @@ def run(args: Args, context: Context) -> dict[str, Any]:
 def text(data: dict[str, Any]) -> str:
     """The fixed line; then the queues where there are several, and the jobs that died last."""
     counts = data["counts"]
-    shown = ["queued", "running", "done", "failed", "dead"] + (["canceled"] if counts["canceled"] else [])
+    shown = ["queued", "running", "done", "failed", "dead"]
     lines = "   ".join(f"{state}: {counts[state]}" for state in shown) + "\n"
+    if counts["canceled"]:
+        shown.append("canceled")
+        lines += f"canceled: {counts['canceled']}\n"
     if len(data["queues"]) > 1:
         rows = [[q["queue"], *(str(q[state]) for state in shown)] for q in data["queues"]]
         lines += "\n" + table(["queue", *shown], rows)

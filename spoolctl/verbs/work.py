@@ -5,7 +5,9 @@ from __future__ import annotations
 from spoolctl import limits
 from spoolctl.language.spec import Flag, Verb
 from spoolctl.language.values import Integer, Name
+from spoolctl.run import faults
 from spoolctl.run.loop import Loop
+from spoolctl.run.ownership import refuse_unsafe
 from spoolctl.run.plan import Plan
 
 TYPE_CHECKING = False
@@ -29,6 +31,7 @@ VERB = Verb(
         Flag("--queue", kind=Name(), many=True, help="serve this queue; may be repeated (default: every queue)"),
         Flag("--once", help="run one job at the most, then leave", excludes=("--drain",)),
         Flag("--drain", help="leave when nothing runs, nothing is due and no retry waits"),
+        Flag("--trust", help="serve a queue that others can write, too: they can run commands as you"),
         Flag("--worker-id", kind=Name(), help="the worker's name (default: host, process and a random part)"),
     ),
     examples=[
@@ -45,6 +48,9 @@ def run(args: Args, context: Context) -> dict[str, Any]:
     """Work until told to stop, or until the queue has settled."""
     mode = "drain" if args.drain else "once" if args.once else "serve"
     queues = tuple(dict.fromkeys(args.queue))
+    check_knobs(context)
+    if not args.trust:
+        refuse_unsafe(context.place())
     database = context.open(create_missing=True)
     loop = Loop(database, Plan(args.worker_id, queues, args.jobs, None, mode), context)
     tally = loop.run()
@@ -57,6 +63,13 @@ def run(args: Args, context: Context) -> dict[str, Any]:
         "settled": tally.settled,
         "stopped": tally.stopped,
     }
+
+
+def check_knobs(context: Context) -> None:
+    """A wrong test knob is refused before anything is made."""
+    context.heartbeat_interval()
+    context.reap_threshold()
+    faults.arm(context.environ)
 
 
 def text(data: dict[str, Any]) -> str:
