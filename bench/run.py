@@ -7,6 +7,7 @@ with it. Each measure is run several times, ours and the peer's alternating; the
 from __future__ import annotations
 
 import argparse
+import os
 import statistics
 import subprocess
 import sys
@@ -95,7 +96,7 @@ def alternate(rounds: int, one: Callable[[], float], other: Callable[[], float])
 
 def run(command: list[str], folder: str) -> None:
     """Run one of our commands in `folder`, its text thrown away."""
-    environment = {"PATH": "/usr/local/bin:/usr/bin:/bin", "PYTHONPATH": str(ROOT), "HOME": folder}
+    environment = {"PATH": os.defpath, "PYTHONPATH": str(ROOT), "HOME": folder}
     subprocess.run(
         command, cwd=folder, env=environment, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )

@@ -779,6 +779,16 @@ def test_who_may_not_write_is_told_so_and_not_shown_yesterdays_state(reader: Rea
     assert tree(reader.folder) == before
 
 
+def test_who_may_not_look_into_a_folder_is_not_told_that_there_is_no_queue(reader: Reader) -> None:
+    """The folder is private: what another user sees there is nothing, which is not "0 jobs"."""
+    database = make(reader.place)
+    add(database)
+    database.close()
+    os.chmod(os.path.dirname(reader.place.path), 0o700 if os.geteuid() == 0 else 0o000)
+    for words in (["status"], ["list"], ["show", "1"], ["cancel", "1"], ["add", "--", "true"]):
+        assert reader.json(*words, code=3)["error"]["code"] == "NO_ACCESS"
+
+
 def test_who_may_not_write_cannot_add(reader: Reader) -> None:
     make(reader.place).close()
     reader.open_up(0o555)

@@ -405,7 +405,21 @@ def test_what_resembles_nothing_is_told_where_to_look() -> None:
 
 
 @pytest.mark.parametrize(
-    "word", ["os", "../add", "add.py", "add/", "spoolctl.verbs.add", "ädd", "ａdd", "a b", "sys", "\udcff"]
+    "word",
+    [
+        "os",
+        "../add",
+        "add.py",
+        "add/",
+        "spoolctl.verbs.add",
+        "ädd",
+        "ａdd",
+        "a b",
+        "sys",
+        "\udcff",
+        "__init__",
+        "__pycache__",
+    ],
 )
 def test_only_a_verbs_own_name_is_looked_up(word: str) -> None:
     """The name becomes that of a module: nothing else may be reached by it."""

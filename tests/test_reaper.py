@@ -99,8 +99,8 @@ def kill(worker: subprocess.Popen[bytes]) -> None:
 def kill_with_its_command(spool: Spool, worker: subprocess.Popen[bytes]) -> None:
     """Nothing of the attempt is left but what the queue says of it."""
     kill(worker)
-    for pid in commands(spool):
-        os.kill(pid, signal.SIGKILL)
+    ((group,),) = sql(spool, "SELECT pid FROM attempts")
+    os.killpg(group, signal.SIGKILL)
     spool.until(lambda: commands(spool) == [], "the end of the command")
 
 

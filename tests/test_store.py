@@ -380,6 +380,17 @@ def measured() -> Outcome:
     return outcome
 
 
+@pytest.mark.parametrize(
+    ("kind", "over"), [("succeeded", True), ("canceled", True), ("failed", False), ("released", False)]
+)
+def test_a_job_has_an_end_only_when_it_is_finished(tx: Connection, kind: str, over: bool) -> None:
+    job = add(tx)
+    take(tx)
+    end(tx, job, kind, NOW + 5)
+    assert field(tx, job, "finished_at") == (NOW + 5 if over else None)
+    assert tx.execute("SELECT finished_at FROM attempts").fetchall() == [(NOW + 5,)]
+
+
 def test_an_end_is_recorded_with_all_that_was_measured(tx: Connection, database: Database) -> None:
     job = add(tx)
     take(tx)

@@ -11,8 +11,8 @@ import os
 import signal
 
 from spoolctl.limits import TERM_GRACE
-from spoolctl.run.fence import Fence
-from spoolctl.run.liveness import lock_held
+from spoolctl.run.fence import ENDED, Fence
+from spoolctl.run.liveness import lock_held, start_time
 from spoolctl.run.process import ended, group_exists, signal_group
 
 TYPE_CHECKING = False
@@ -25,14 +25,14 @@ REASONS = {"timed_out": "timeout", "canceled": "canceled", "released": "worker_s
 
 
 class Attempt:
-    """A claimed job's running command. pid_start: the kernel's start time of its leader.
+    """A claimed job's running command. pid: the leader of its group and session.
 
     output: the path of its output files, less the ending. outcome: None until it is over.
     Times are monotonic seconds.
     """
 
-    def __init__(self, job: Claimed, pid: int, pid_start: int | None, output: str, now: float) -> None:
-        self.job, self.pid, self.pid_start, self.output = job, pid, pid_start, output
+    def __init__(self, job: Claimed, pid: int, output: str, now: float) -> None:
+        self.job, self.pid, self.output = job, pid, output
         self.started = now
         self.deadline = now + job.timeout
         self.next = self.deadline
@@ -42,6 +42,10 @@ class Attempt:
         self._left: Outcome | None = None  # how the leader ended, while the fence is at work
         self._fence: Fence | None = None
         self.told: str | None = None  # what of `stuck` the queue knows
+
+    def leader_start(self) -> int | None:
+        """The kernel's start time of the leader; ENDED where it has been waited for."""
+        return start_time(self.pid) if self._left is None else ENDED
 
     @property
     def stuck(self) -> str | None:
@@ -91,7 +95,7 @@ class Attempt:
             if not group_exists(self.pid) and not lock_held(self.output + ".stdout"):
                 return
         since = min(now, self.kill_at - TERM_GRACE) if self.stopped else now
-        fence = Fence(self.job.marker, self.pid, self.pid_start, self.output + ".stdout", since)
+        fence = Fence(self.job.marker, self.pid, ENDED, self.output + ".stdout", since)
         fence.group_termed = self.stopped is not None
         self._fence = fence
 
@@ -99,6 +103,7 @@ class Attempt:
         """The outcome as it is recorded: a stop's own reason over what the command made of it."""
         if self.stopped:
             left.kind, left.reason = self.stopped, REASONS[self.stopped]
+        left.pid = self.pid
         left.stdout_bytes = sync_output(self.output + ".stdout")
         left.stderr_bytes = sync_output(self.output + ".stderr")
         return left

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from spoolctl.store.workers import Worker
 
 MARKER = b"SPOOLCTL_MARKER="
+# In the place of a leader's start time: it has been waited for, so whoever has its number now is another.
+ENDED = -1
 LOOK_AGAIN = 0.05  # seconds between two looks while something is being ended
 
 

@@ -6,8 +6,8 @@ from __future__ import annotations
 
 import os
 
-from spoolctl.run import liveness, process
-from spoolctl.run.attempt import Attempt
+from spoolctl.run import process
+from spoolctl.run.attempt import FOREVER, Attempt
 from spoolctl.store import claim
 from spoolctl.text import command_line
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from spoolctl.store.database import Database
     from spoolctl.store.settle import Outcome
 
+NOTE_AFTER = 0.05  # seconds
 HOLD_BACK_MAX = 30.0  # seconds; longest pause after the machine refused to start a command
 
 
@@ -34,20 +35,25 @@ class Launch:
         self.unnoted: list[Attempt] = []
         self.held_until = 0.0
         self._hold_back = 0.0
+        self._programs: process.Programs = {}
+
+    def forget_programs(self) -> None:
+        """Look programs up anew: one may have been installed or moved."""
+        self._programs.clear()
 
     def start(self, database: Database, job: Claimed) -> Attempt | Outcome:
         """The command under way, or the outcome of not having been started: the job's fault is its
         result, the machine's fault puts it back and makes us hold back."""
         output = database.place.output(database.queue_id, job.job, job.attempt)
         try:
-            pid = process.spawn(job, self.base, self.home, output)
+            pid = process.spawn(job, self.base, self.home, output, self._programs)
         except process.NotStarted as failed:
             if failed.outcome.kind == "released":
                 self._wait_for_machine(failed.outcome)
             return failed.outcome
         self.point("spawned")
         self._hold_back = 0.0
-        attempt = Attempt(job, pid, liveness.start_time(pid), output, self.clock.monotonic())
+        attempt = Attempt(job, pid, output, self.clock.monotonic())
         self.unnoted.append(attempt)
         self.say(f"job {job.job} attempt {job.attempt} started: {command_line(job.argv, 80)}")
         return attempt
@@ -57,12 +63,24 @@ class Launch:
         self.held_until = self.clock.monotonic() + self._hold_back
         self.say(f"the machine refuses to start commands ({outcome.error}); waiting {self._hold_back:.0f}s")
 
+    def note_at(self) -> float:
+        """When `note` has something to do; monotonic seconds."""
+        return self.unnoted[0].started + NOTE_AFTER if self.unnoted else FOREVER
+
     def note(self, database: Database) -> None:
         """Put the processes where a successor will look for them. No sync: a power cut that takes
-        this note takes the processes as well."""
-        if self.unnoted:
+        this note takes the processes as well.
+
+        Commands that end at once need no note, so it waits a moment. Until then the marker and the
+        output's lock, which are there before the command is, lead to the processes.
+        """
+        if self.clock.monotonic() < self.note_at():
+            return
+        running = [attempt for attempt in self.unnoted if attempt.outcome is None]
+        if running:
             with database.write(sync=False) as tx:
-                for attempt in self.unnoted:
-                    claim.record_spawn(tx, attempt.job.job, attempt.job.attempt, attempt.pid, attempt.pid_start)
-            self.unnoted = []
-            self.point("recorded")
+                for attempt in running:
+                    job = attempt.job
+                    claim.record_spawn(tx, job.job, job.attempt, attempt.pid, attempt.leader_start())
+        self.unnoted = []
+        self.point("recorded")

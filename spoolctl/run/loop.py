@@ -128,12 +128,14 @@ class Loop:
         if now < self.quiet_until:
             return
         tick = now >= self.next_tick
+        rung = self.wakeup.rung and self.database.changed_by_others()
         try:
             beaten = self.member.beat(self.database, now)
-            if tick or self.wakeup.rung:
+            if tick or rung:
                 self._look(now)
             if tick:
                 self.next_tick = now + TICK
+                self.launch.forget_programs()
                 self.reaper.look(self.database)
                 self._note_stuck()
             self.reaper.step(self.database)
@@ -206,7 +208,6 @@ class Loop:
             self.point("claimed")
         self._spawn(claimed)
         ring(self.database.place)
-        self.launch.note(self.database)
 
     def _tell(self, states: list[str | None]) -> None:
         """After the COMMIT: what was recorded is off our hands."""
@@ -285,11 +286,11 @@ class Loop:
     def _until_next(self) -> float:
         """Seconds until something is due without being told."""
         now = self.clock.monotonic()
-        times = [self.next_tick, self.member.next_beat, self.reaper.next]
+        times = [self.next_tick, self.member.next_beat, self.reaper.next, self.launch.note_at()]
         times += [attempt.next for attempt in self.running.values()]
         if self._room() > 0 and self.due_at is not None:
             times.append(now + (self.due_at - self.clock.wall()) / 1000)
-        if self.ended or self.launch.unnoted or self.unsure:
+        if self.ended or self.unsure:
             times.append(now)
         return max(0.0, min(times) - now, self.quiet_until - now)
 

@@ -20,6 +20,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from spoolctl.store.claim import Claimed
 
+    Programs = dict[tuple[bytes, "bytes | None"], bytes]  # (name, PATH): where it is
+
 # The machine's fault, not the job's: the attempt is put back and the worker holds back.
 MACHINE_ERRORS = {
     *(errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.ENOSPC, errno.EDQUOT),
@@ -65,11 +67,11 @@ def command_environment(base: dict[bytes, bytes], job: Claimed) -> dict[bytes, b
     return env
 
 
-def spawn(job: Claimed, base: dict[bytes, bytes], home: int, output: str) -> int:
+def spawn(job: Claimed, base: dict[bytes, bytes], home: int, output: str, known: Programs) -> int:
     """Start a job's command; its pid, which is also its process group and session.
 
     base: the worker's environment. home: a descriptor of the worker's directory. output: the path
-    of its output files, less the ending. Raises NotStarted.
+    of its output files, less the ending. known: where programs were found lately. Raises NotStarted.
     """
     files: list[int] = []
     try:
@@ -82,7 +84,7 @@ def spawn(job: Claimed, base: dict[bytes, bytes], home: int, output: str) -> int
         _close(files)
         raise NotStarted(_machine(f"{os.fsdecode(error.filename or output)}: {error.strerror}")) from error
     try:
-        return _start(job, command_environment(base, job), home, files)
+        return _start(job, command_environment(base, job), home, files, known)
     except (OSError, ValueError) as error:
         raise NotStarted(_refused(job, error)) from error
     finally:
@@ -99,12 +101,12 @@ def _make_folders(path: str) -> None:
                 pass
 
 
-def _start(job: Claimed, env: dict[bytes, bytes], home: int, files: list[int]) -> int:
+def _start(job: Claimed, env: dict[bytes, bytes], home: int, files: list[int], known: Programs) -> int:
     if job.cwd is not None:
         os.chdir(job.cwd)  # posix_spawn has no directory; there is one thread, so nobody notices
     try:
         return os.posix_spawn(
-            _program(job.argv[0], env),
+            _program(job.argv[0], env, known),
             job.argv,
             env,
             file_actions=[
@@ -121,11 +123,18 @@ def _start(job: Claimed, env: dict[bytes, bytes], home: int, files: list[int]) -
             os.fchdir(home)
 
 
-def _program(name: bytes, env: dict[bytes, bytes]) -> bytes:
+def _program(name: bytes, env: dict[bytes, bytes], known: Programs) -> bytes:
     """Where `name` is, by the PATH that the command will have. Looked up here: trying each folder
     with posix_spawn would cost a process each."""
     if b"/" in name:
         return name
+    key = (name, env.get(b"PATH"))
+    if key not in known:
+        known[key] = _search(name, env)
+    return known[key]
+
+
+def _search(name: bytes, env: dict[bytes, bytes]) -> bytes:
     refused = errno.ENOENT
     for folder in os.get_exec_path(env):  # type: ignore[arg-type]  # it takes bytes
         path = os.path.join(os.fsencode(folder), name)

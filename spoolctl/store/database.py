@@ -26,6 +26,7 @@ class Database:
     def __init__(self, place: Place, connection: sqlite3.Connection) -> None:
         self.place = place
         self.connection = connection
+        self.version = -1
         with self.read() as tx:
             self.queue_id: str = tx.execute("SELECT value FROM meta WHERE name = 'queue_id'").fetchone()[0]
 
@@ -40,6 +41,15 @@ class Database:
     def read(self) -> Transaction:
         """A transaction that sees one moment of the queue and blocks nobody."""
         return Transaction(self, "BEGIN", True)
+
+    def changed_by_others(self) -> bool:
+        """Whether another process has committed something since this was asked last.
+
+        https://www.sqlite.org/pragma.html#pragma_data_version; our own ring of the bell wakes us too.
+        """
+        before = self.version
+        self.version = self.connection.execute("PRAGMA data_version").fetchone()[0]
+        return self.version != before
 
     def wait_for_lock(self, seconds: float) -> None:
         """How long a transaction waits for the write lock from now on."""

@@ -52,7 +52,7 @@ TABLES = (
       worker         TEXT NOT NULL,     -- its name, which outlives its row
       marker         TEXT NOT NULL,     -- SPOOLCTL_MARKER of its processes
       pid            INTEGER,           -- leader of its process group, once recorded
-      pid_start      INTEGER,           -- the kernel's start time of that pid
+      pid_start      INTEGER,           -- the kernel's start time of that pid; -1: it has ended before its group
       started_at     INTEGER NOT NULL,
       finished_at    INTEGER,
       seconds        REAL,              -- by a monotonic clock

@@ -20,7 +20,8 @@ SELECT j.state, j.worker, j.attempts, j.stop, j.failures, j.crashes, j.max_retri
 FROM jobs AS j JOIN attempts AS a ON a.job = j.id AND a.number = j.attempts WHERE j.id = ?
 """
 END_ATTEMPT = """
-UPDATE attempts SET state = ?, finished_at = ?, seconds = ?, user_seconds = ?, system_seconds = ?, peak_memory = ?,
+UPDATE attempts SET state = ?, pid = COALESCE(?, pid), finished_at = ?,
+  seconds = ?, user_seconds = ?, system_seconds = ?, peak_memory = ?,
   exit_code = ?, signal = ?, failure_reason = ?, error = ?, stuck = NULL, stdout_bytes = ?, stderr_bytes = ?
 WHERE job = ? AND number = ?
 """
@@ -40,6 +41,7 @@ class Outcome:
 
     def __init__(self, kind: str, reason: str | None = None, error: str | None = None) -> None:
         self.kind, self.reason, self.error = kind, reason, error
+        self.pid: int | None = None
         self.exit_code: int | None = None
         self.signal: str | None = None
         self.seconds: float | None = None
@@ -91,4 +93,4 @@ def _end_attempt(
     measured = (outcome.seconds, outcome.user_seconds, outcome.system_seconds, outcome.peak_memory)
     ending = (outcome.exit_code, outcome.signal, reason, outcome.error)
     sizes = (outcome.stdout_bytes, outcome.stderr_bytes)
-    tx.execute(END_ATTEMPT, (state, now, *measured, *ending, *sizes, job, attempt))
+    tx.execute(END_ATTEMPT, (state, outcome.pid, now, *measured, *ending, *sizes, job, attempt))
