@@ -15,7 +15,7 @@ from spoolctl.context import Context
 from spoolctl.errors import Fail
 from spoolctl.language.parse import parse
 from spoolctl.language.spec import COMMON, Argument, Flag, Verb
-from spoolctl.language.values import Integer, Text
+from spoolctl.language.values import Integer, Path, Text
 from spoolctl.surface.help import all_verbs, verb_names
 from spoolctl.verbs.add import submission
 
@@ -85,7 +85,7 @@ class Oracle(argparse.ArgumentParser):
         self.add_argument("--many", action="append", default=[])
         self.add_argument("--number", "-n", type=NUMBER.parse, default=7)
         self.add_argument("--switch", "-s", action="store_true")
-        self.add_argument("--db")
+        self.add_argument("--db", type=Path().parse)
         self.add_argument("--json", action="store_true")
         self.add_argument("words", nargs=words)
 

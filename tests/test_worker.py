@@ -228,6 +228,7 @@ def test_a_worker_whose_queue_is_gone_stops_its_command_and_leaves_what_took_its
     old = spool.add("-c", "sleep 100")
     worker = spool.worker("--json")
     spool.until_state(old, "running")
+    spool.until(lambda: commands(spool), "the command")
     queue = Path(spool.place.path).parent
     if what == "removed":
         shutil.rmtree(queue)

@@ -51,6 +51,7 @@ class Loop:
         self.quiet_until = 0.0  # no transaction before
         self.next_tick = 0.0
         self.due_at: int | None = None
+        self.more = True  # there may be something to claim
         self.finished = False
 
     def run(self) -> Tally:
@@ -128,10 +129,13 @@ class Loop:
         if now < self.quiet_until:
             return
         tick = now >= self.next_tick
-        rung = self.wakeup.rung and self.database.changed_by_others()
         try:
             beaten = self.member.beat(self.database, now)
-            if tick or rung:
+            # A worker with nothing to do asks one cheap question a second, and looks at everything
+            # with each heartbeat, whatever the answers were.
+            news = beaten or ((tick or self.wakeup.rung) and self.database.changed_by_others())
+            if news:
+                self.more = self.reaper.news = True
                 self._look(now)
             if tick:
                 self.next_tick = now + TICK
@@ -180,11 +184,13 @@ class Loop:
         known, so that idle workers never take the write lock."""
         if self.ended or self.unsure or self.reaper.proved:
             return True
-        if not self._room():
+        now = self.clock.wall()
+        if not self._room() or not (self.more or (self.due_at is not None and self.due_at <= now)):
             return False
         with self.database.read() as tx:
             self.due_at = claim.next_due(tx)
-            return claim.anything(tx, self.clock.wall(), self.plan.queues, self.plan.slots)
+            self.more = claim.anything(tx, now, self.plan.queues, self.plan.slots)
+        return self.more
 
     def _write(self) -> None:
         """The turn's transaction, then the spawns that it has promised."""
@@ -201,6 +207,7 @@ class Loop:
             self.due_at = claim.next_due(tx)
             if claimed:
                 self.point("claiming")
+        self.more = len(claimed) == room
         self._tell(states)
         self.reaper.told(reaped, self.database)
         self.claims += len(claimed)
@@ -238,6 +245,7 @@ class Loop:
             self._abandon_ship()
             raise fail
         self.quiet_until = self.clock.monotonic() + RETRY_AFTER
+        self.more = True
         self.unsure = self.unsure or fail.code != "LOCKED"  # without the lock nothing has begun
         if fail.code != self.trouble:
             self.trouble = fail.code

@@ -33,7 +33,8 @@ class Case:
 
 
 class Reaper:
-    """The dead and what is being done about them. proved: cases whose processes are all gone.
+    """The dead and what is being done about them. proved: cases whose processes are all gone. news:
+    the caller sets it when the roll may have changed.
 
     threshold: seconds until a heartbeat is stale.
     """
@@ -44,6 +45,8 @@ class Reaper:
         self.me, self.clock, self.threshold, self.say, self.point = me, clock, threshold, say, point
         self.cases: dict[tuple[int, int], Case] = {}
         self.proved: list[Case] = []
+        self.others: list[Worker] = []
+        self.news = True  # the roll may have changed since the last look
 
     @property
     def busy(self) -> bool:
@@ -58,9 +61,14 @@ class Reaper:
     def look(self, database: Database) -> None:
         """Judge every other worker; open a case for each attempt of a dead one. No batch limit:
         one that cannot be reaped hides no other."""
+        if self.news:
+            self.news = False
+            with database.read() as tx:
+                self.others = [worker for worker in workers.roll(tx) if worker.id != self.me.id]
+        dead = [worker for worker in self.others if self._dead(database, worker)]
+        if not dead:
+            return
         with database.read() as tx:
-            others = [worker for worker in workers.roll(tx) if worker.id != self.me.id]
-            dead = [worker for worker in others if self._dead(database, worker)]
             held = [(worker, workers.in_hand(tx, worker.id)) for worker in dead]
         for worker, attempts in held:
             for one in attempts:
