@@ -47,14 +47,16 @@ def exact(parts: Sequence[bytes]) -> list[str] | None:
 
 
 SAFE = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789@%+=:,./-_")
+# As a first word these would mean something to a shell.
+RESERVED = frozenset(["case", "do", "done", "elif", "else", "esac", "fi", "for", "if", "in", "then", "until", "while"])
 
 
 def command_line(argv: Sequence[bytes], width: int = 0) -> str:
     """`argv` as one could type it into a shell, made printable; cut to `width` columns if given."""
-    shown = []
+    shown: list[str] = []
     for arg in argv:
         word = arg.decode("utf-8", "surrogateescape")
-        if not word or not SAFE.issuperset(word):
+        if not word or not SAFE.issuperset(word) or (not shown and ("=" in word or word in RESERVED)):
             word = "'" + word.replace("'", "'\\''") + "'"
         shown.append(printable(word))
         if width and sum(map(len, shown)) > width:
@@ -74,7 +76,7 @@ def moment(ms: int | None) -> str | None:
     seconds, rest = divmod(ms, 1000)
     try:
         return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds)) + f".{rest:03d}Z"
-    except (OverflowError, ValueError):  # beyond what the C library can name
+    except (OverflowError, ValueError, OSError):  # beyond what the C library can name
         return None
 
 

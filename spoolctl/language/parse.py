@@ -158,7 +158,10 @@ def _command(rest: list[str]) -> list[bytes] | None:
         raise Fail("USAGE", "the command is empty", "give a program and its arguments: add -- PROGRAM ARG…")
     if any("\0" in word for word in words):
         raise Fail("USAGE", "the command contains a NUL byte", "no system call can pass it on")
-    return [raw(word) for word in words]
+    try:
+        return [raw(word) for word in words]
+    except ValueError as error:
+        raise Fail("USAGE", f"the command: {error}") from None
 
 
 def _is_number(word: str) -> bool:

@@ -148,7 +148,8 @@ class Moment(Kind):
 
         try:
             when = datetime.fromisoformat(same_on_every_python(word))
-            return int((when if when.tzinfo else when.astimezone()).timestamp() * 1000)
+            # Milliseconds apart: as a float of seconds some would come out one short.
+            return int(when.replace(microsecond=0).timestamp()) * 1000 + when.microsecond // 1000
         except (ValueError, OverflowError):
             raise ValueError("it is not a date and time") from None
 
@@ -274,7 +275,7 @@ def same_on_every_python(word: str) -> str:
     whole_clock = _has_form(clock, "00:00:00") and (digits(fraction) or not dot)
     if word[10] not in "T " or not (whole_clock or (_has_form(clock, "00:00") and not dot)):
         raise ValueError
-    if zone and not _has_form(zone[1:], "00:00"):
+    if clock[:2] > "23" or (zone and not (_has_form(zone[1:], "00:00") and zone[1:3] <= "23" and zone[4:] <= "59")):
         raise ValueError
     return f"{date}T{clock}" + (f".{fraction[:6]:0<6}" if dot else "") + zone
 

@@ -29,7 +29,7 @@ LAST_ID = "SELECT seq FROM sqlite_sequence WHERE name = 'jobs'"
 MOVE = f"""
 INSERT INTO jobs (id, {', '.join(COLUMNS)})
 SELECT :last + n, {', '.join(PAYLOAD)}, '{QUEUED}', COALESCE(at, 0) <= :now AND delay = 0,
-  MAX(:now, COALESCE(at, :now + delay)), :now, key, note FROM incoming ORDER BY n
+  MAX(:now, COALESCE(at, :now + delay)), MAX(:now, COALESCE(at, :now + delay)), :now, key, note FROM incoming ORDER BY n
 """
 MOVE_TAGS = "INSERT INTO tags (name, value, job) SELECT name, value, :last + n FROM incoming_tags"
 MOVE_EVENTS = "INSERT INTO events (at, job, event) SELECT :now, :last + n, 'added' FROM incoming ORDER BY n"

@@ -19,9 +19,10 @@ if TYPE_CHECKING:
     from sqlite3 import Connection
 
 DUE = "SELECT 1 FROM jobs WHERE ready = 0 AND due_at <= ? LIMIT 1"
-# A bounded step, so that a million jobs due at one moment do not hold the write lock for long.
+# A bounded step, so that a million jobs due at one moment do not hold the write lock for long; of
+# more than that the later ones wait for the next turn, whatever their priority.
 PROMOTE = """
-UPDATE jobs SET ready = 1 WHERE id IN (SELECT id FROM jobs WHERE ready = 0 AND due_at <= ? ORDER BY due_at LIMIT 1000)
+UPDATE jobs SET ready = 1 WHERE id IN (SELECT id FROM jobs WHERE ready = 0 AND due_at <= ? ORDER BY due_at LIMIT 10000)
 """
 # Due and not yet promoted: with a worker alive there are few, else it stops at the first thousand.
 DUE_QUEUES = """

@@ -20,6 +20,7 @@ TABLES = (
       queue          TEXT NOT NULL,
       priority       INTEGER NOT NULL,
       due_at         INTEGER NOT NULL,
+      first_due      INTEGER NOT NULL,  -- due_at as submitted; backoff and retries do not move it
       worker         INTEGER,           -- workers.id of the one that runs it
       attempts       INTEGER NOT NULL DEFAULT 0,  -- executions begun, ever
       failures       INTEGER NOT NULL DEFAULT 0,  -- since the last manual retry

@@ -69,7 +69,7 @@ def settle(tx: Connection, now: int, job: int, attempt: int, worker: int, outcom
     crashes += budget == "crashes"
     if failures > max_retries or (max_crashes is not None and crashes > max_crashes):
         action = "bury" if budget else action
-    if stop == "retry" and kind == "canceled":
+    if stop == "retry":  # also where it succeeded just before: to be run again is what was asked for
         action, failures, crashes = "release", 0, 0
     state = MOVES[action][RUNNING]
 
@@ -77,12 +77,13 @@ def settle(tx: Connection, now: int, job: int, attempt: int, worker: int, outcom
     due = now + 1000 * backoff(failures + crashes) if state == FAILED else now if state == QUEUED else None
     ready = 0 if state == FAILED else 1 if state == QUEUED else None
     finished = now if state in TERMINAL else None
-    ending = (outcome.exit_code, outcome.signal, reason, outcome.error)
+    # A job that is queued again has not failed; what its attempts came to stays with them.
+    ending = (None,) * 4 if state == QUEUED else (outcome.exit_code, outcome.signal, reason, outcome.error)
     tx.execute(END_JOB, (state, ready, failures, crashes, finished, due, *ending, job))
     events.record(tx, now, job, event, attempt, name, reason)
     if state == DEAD:
         events.record(tx, now, job, "dead", attempt, name, reason)
-    if stop == "retry" and state == QUEUED:
+    if stop == "retry":
         events.record(tx, now, job, "retried")
     return state
 

@@ -18,9 +18,11 @@ if TYPE_CHECKING:
 
 # What decides whether two submissions under one key ask for the same execution.
 PAYLOAD = ("argv", "cwd", "env", "queue", "priority", "timeout", "max_retries", "max_crashes")
-COLUMNS = (*PAYLOAD, "state", "ready", "due_at", "created_at", "key", "note")
+COLUMNS = (*PAYLOAD, "state", "ready", "due_at", "first_due", "created_at", "key", "note")
 INSERT = f"INSERT INTO jobs ({', '.join(COLUMNS)}) VALUES ({', '.join('?' * len(COLUMNS))})"
-BY_KEY = f"SELECT id, state, due_at, note, {', '.join(PAYLOAD)} FROM jobs WHERE key = ? ORDER BY id DESC LIMIT 1"
+BY_KEY = f"""
+SELECT id, state, first_due, created_at, note, {', '.join(PAYLOAD)} FROM jobs WHERE key = ? ORDER BY id DESC LIMIT 1
+"""
 TAG = "INSERT INTO tags (name, value, job) VALUES (?, ?, ?)"
 TAGS = "SELECT name, value FROM tags WHERE job = ?"
 
@@ -75,10 +77,10 @@ def submit(tx: Connection, now: int, wanted: Submission, anew_if_finished: bool 
     if wanted.key is not None:
         row = tx.execute(BY_KEY, (wanted.key,)).fetchone()
         if row and not (anew_if_finished and row[1] in TERMINAL):
-            return _same(tx, now, wanted, row)
+            return _same(tx, wanted, row)
     # A moment that has passed means now; it does not overtake what was submitted earlier.
     due = max(now, wanted.at if wanted.at is not None else now + wanted.delay)
-    values = (*wanted.payload(), QUEUED, int(due <= now), due, now, wanted.key, wanted.note)
+    values = (*wanted.payload(), QUEUED, int(due <= now), due, due, now, wanted.key, wanted.note)
     job = tx.execute(INSERT, values).lastrowid
     assert job is not None
     if wanted.tags:
@@ -87,12 +89,13 @@ def submit(tx: Connection, now: int, wanted: Submission, anew_if_finished: bool 
     return Answer(job, QUEUED, False, [])
 
 
-def _same(tx: Connection, now: int, wanted: Submission, row: tuple[object, ...]) -> Answer:
+def _same(tx: Connection, wanted: Submission, row: tuple[object, ...]) -> Answer:
     """The answer from the job that has the key already."""
-    job, state, due, note = row[:4]
+    job, state, due, created, note = row[:5]
     assert isinstance(job, int)
+    assert isinstance(created, int)
     assert isinstance(state, str)
-    differs = [name for name, old, new in zip(PAYLOAD, row[4:], wanted.payload()) if old != new]
+    differs = [name for name, old, new in zip(PAYLOAD, row[5:], wanted.payload()) if old != new]
     if differs:
         raise Fail(
             "KEY_CONFLICT",
@@ -104,6 +107,7 @@ def _same(tx: Connection, now: int, wanted: Submission, row: tuple[object, ...])
         ignored.append("note")
     if wanted.tags and wanted.tags != dict(tx.execute(TAGS, (job,)).fetchall()):
         ignored.append("tags")
-    if (wanted.delay or (wanted.at or 0) > now) and due != (wanted.at or now + wanted.delay):
+    # As it was when this job was submitted; the same words later mean the same delay.
+    if due != max(created, wanted.at if wanted.at is not None else created + wanted.delay):
         ignored.append("delay")
     return Answer(job, state, True, [f"job {job} keeps its own {name}" for name in ignored])

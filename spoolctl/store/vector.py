@@ -18,8 +18,8 @@ def unpack(blob: bytes | None) -> list[bytes]:
 
 
 def pack_env(env: dict[bytes, bytes]) -> bytes | None:
-    """The BLOB of an environment; None where it is empty."""
-    return pack([key + b"=" + value for key, value in env.items()]) if env else None
+    """The BLOB of an environment, whatever order it was given in; None where it is empty."""
+    return pack([key + b"=" + value for key, value in sorted(env.items())]) if env else None
 
 
 def unpack_env(blob: bytes | None) -> dict[bytes, bytes]:
