@@ -13,7 +13,6 @@ from spoolctl import __version__
 from spoolctl.context import Context
 from spoolctl.errors import Fail
 from spoolctl.language.parse import parse
-from spoolctl.text import cut, printable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -119,7 +118,7 @@ def execute(verb: Verb, args: Any) -> int:
         for warning in warnings:
             say(f"warning: {warning}")
     if args.json:
-        answer(as_json({**data, "warnings": [printable(warning) for warning in warnings]}))
+        answer(as_json({**data, "warnings": [plain(warning) for warning in warnings]}))
     elif hasattr(module, "stream"):
         module.stream(data, args, put)
     else:
@@ -134,6 +133,8 @@ def answer(said: bytes) -> None:
     try:
         put(1, said)
     except Fail as fail:
+        from spoolctl.text import cut, printable
+
         told = cut(printable(said.strip()), 200)
         raise Fail(fail.code, f"{fail.message}; the answer was: {told}", fail.hint) from fail
 
@@ -141,7 +142,7 @@ def answer(said: bytes) -> None:
 def report(fail: Fail, json: bool) -> None:
     """Print an error, where its reader looks for it."""
     if json:
-        error = {"code": fail.code, "message": printable(fail.message), "hint": printable(fail.hint)}
+        error = {"code": fail.code, "message": plain(fail.message), "hint": plain(fail.hint)}
         try:
             put(1, as_json({"error": error}))
             return
@@ -188,9 +189,18 @@ def encode(text: str) -> bytes:
 def say(line: str) -> None:
     """One line for people, on stderr. A reader that has gone away is no reason to stop."""
     try:
-        put(2, encode("\n".join(printable(part) for part in f"spoolctl: {line}".split("\n")) + "\n"))
+        put(2, encode(plain(f"spoolctl: {line}") + "\n"))
     except Fail:
         pass
+
+
+def plain(line: str) -> str:
+    """The line with everything that a terminal could obey escaped."""
+    if line.isprintable():
+        return line
+    from spoolctl.text import printable  # most lines are plain, and most calls say none
+
+    return printable(line)
 
 
 def put(descriptor: int, data: bytes) -> bool:

@@ -440,7 +440,7 @@ def test_the_values_of_env_are_seen_in_show_only(any_form: Spool) -> None:
         done = any_form.run(*words, code=None)
         seen += done.stdout + done.stderr
     assert b"hunter2" not in seen
-    assert any_form.json("list")["jobs"][0]["env"] == ["TOKEN", "EMPTY"]
+    assert any_form.json("list")["jobs"][0]["env"] == ["EMPTY", "TOKEN"]
     assert "TOKEN=hunter2" in any_form.text("show", "1")
     assert any_form.job(1)["env"] == {"TOKEN": "hunter2", "EMPTY": ""}
 

@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 STANDARD = {"__future__", "errno"}
 SHARED = {
     *("spoolctl", "spoolctl.cli", "spoolctl.context", "spoolctl.errors", "spoolctl.limits", "spoolctl.states"),
-    *("spoolctl.text", "spoolctl.language", "spoolctl.language.parse", "spoolctl.language.spec"),
+    *("spoolctl.language", "spoolctl.language.parse", "spoolctl.language.spec"),
     *("spoolctl.language.values", "spoolctl.store", "spoolctl.store.database", "spoolctl.store.driver"),
-    *("spoolctl.store.events", "spoolctl.store.explain", "spoolctl.store.place", "spoolctl.store.vector"),
+    *("spoolctl.store.events", "spoolctl.store.place", "spoolctl.store.vector"),
     "spoolctl.verbs",
 }
 ADD = SHARED | {"spoolctl.run", "spoolctl.run.bell", "spoolctl.store.submit", "spoolctl.verbs.add"}

@@ -10,7 +10,6 @@ from __future__ import annotations
 from spoolctl.errors import Fail
 from spoolctl.language.spec import COMMON
 from spoolctl.language.values import digits, raw
-from spoolctl.text import cut, printable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -54,7 +53,7 @@ def parse(words: Sequence[str], find: Finder, suggest: Callable[[str], str]) -> 
     name = rest.pop(0)
     verb = find(name)
     if verb is None:
-        raise Fail("USAGE", f"there is no verb '{_shown(name)}'", suggest(name))
+        raise Fail("USAGE", f"there is no verb {_shown(name)}", suggest(name))
     _flags(verb, rest, args)
     _defaults((*verb.flags, *COMMON), args)
     if not args.help and not args.version:
@@ -109,7 +108,7 @@ def value_of(kind: Kind, word: str, name: str) -> Any:
     try:
         return kind.parse(word)
     except ValueError as error:
-        raise Fail("USAGE", f"{name} '{_shown(word)}': {error}", f"give {kind.says}") from None
+        raise Fail("USAGE", f"{name} {_shown(word)}: {error}", f"give {kind.says}") from None
 
 
 def _store(flag: Flag, value: Any, args: Args) -> None:
@@ -142,7 +141,7 @@ def _argument(verb: Verb, rest: list[str], args: Args) -> None:
         args.command = _command(rest)
         return
     if rest and (argument is None or (len(rest) > 1 and not argument.many)):
-        raise Fail("USAGE", f"'{_shown(rest[1 if argument else 0])}' is one word too many for '{verb.name}'")
+        raise Fail("USAGE", f"{_shown(rest[1 if argument else 0])} is one word too many for '{verb.name}'")
     if not rest and argument and argument.required:
         raise Fail("USAGE", f"'{verb.name}' needs {argument.name}", argument.help)
     if argument and argument.kind:
@@ -173,7 +172,7 @@ def _unknown(verb: Verb | None, name: str) -> Fail:
     known = verb.all_names() if verb else [n for flag in COMMON for n in flag.names]
     whose = f"'{verb.name}' has no flag" if verb else "there is no flag"
     help_ = f"spoolctl {verb.name} --help" if verb else "spoolctl --help"
-    return Fail("USAGE", f"{whose} {_shown(name)}", did_you_mean(name, known) or f"see {help_}")
+    return Fail("USAGE", f"{whose} {_shown(name)[1:-1]}", did_you_mean(name, known) or f"see {help_}")
 
 
 def did_you_mean(word: str, known: Sequence[str]) -> str:
@@ -185,4 +184,9 @@ def did_you_mean(word: str, known: Sequence[str]) -> str:
 
 
 def _shown(word: str) -> str:
-    return cut(printable(word), 60)
+    """A word as given, between quotes, cut where it is long, with nothing that a terminal could obey."""
+    if not word.isprintable():
+        from spoolctl.text import printable  # loaded for mistakes only, and for few of them
+
+        word = printable(word)
+    return f"'{word}'" if len(word) <= 60 else f"'{word[:59]}…'"

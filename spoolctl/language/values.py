@@ -144,12 +144,10 @@ class Moment(Kind):
     bad = ("", "20270101", "1798761600", "now", "2027-13-01", "2027-01-31T25:00", "2027-01-31T08:00:00 Z", "08:00")
 
     def parse(self, word: str) -> int:
-        from datetime import datetime  # only a time needs it, and it is slow to load
+        from spoolctl.language.moment import milliseconds  # only a time needs it, and datetime is slow to load
 
         try:
-            when = datetime.fromisoformat(same_on_every_python(word))
-            # Milliseconds apart: as a float of seconds some would come out one short.
-            return int(when.replace(microsecond=0).timestamp()) * 1000 + when.microsecond // 1000
+            return milliseconds(word)
         except (ValueError, OverflowError):
             raise ValueError("it is not a date and time") from None
 
@@ -256,30 +254,3 @@ def whole(word: str) -> int:
     if not digits(word[1:] if word[:1] == "-" else word):
         raise ValueError("it is not a whole number")
     return int(word)
-
-
-def same_on_every_python(word: str) -> str:
-    """`word` in the form that `datetime.fromisoformat` takes from Python 3.7 on: before 3.11 it
-    knows neither `Z` nor a fraction of other than 3 or 6 digits. Stricter than 3.11 elsewhere."""
-    date, clock = word[:10], word[11:]
-    if not word.isascii() or not _has_form(date, "0000-00-00"):
-        raise ValueError
-    if len(word) == 10:
-        return date
-    zone = ""
-    if clock[-1:] in ("Z", "z"):
-        clock, zone = clock[:-1], "+00:00"
-    elif clock[-6:-5] in ("+", "-"):
-        clock, zone = clock[:-6], clock[-6:]
-    clock, dot, fraction = clock.partition(".")
-    whole_clock = _has_form(clock, "00:00:00") and (digits(fraction) or not dot)
-    if word[10] not in "T " or not (whole_clock or (_has_form(clock, "00:00") and not dot)):
-        raise ValueError
-    if clock[:2] > "23" or (zone and not (_has_form(zone[1:], "00:00") and zone[1:3] <= "23" and zone[4:] <= "59")):
-        raise ValueError
-    return f"{date}T{clock}" + (f".{fraction[:6]:0<6}" if dot else "") + zone
-
-
-def _has_form(word: str, form: str) -> bool:
-    """Whether `word` has a digit where `form` has a 0, and the same character elsewhere."""
-    return len(word) == len(form) and all(c.isdigit() if f == "0" else c == f for c, f in zip(word, form))

@@ -12,7 +12,6 @@ import os
 from spoolctl.errors import Fail
 from spoolctl.limits import APPLICATION_ID, BUSY_TIMEOUT, SCHEMA_VERSION
 from spoolctl.store.driver import sqlite3
-from spoolctl.store.explain import explain
 from spoolctl.store.place import Place, absent
 
 TYPE_CHECKING = False
@@ -77,7 +76,7 @@ class Transaction:
             connection.execute(self.begin)
         except sqlite3.Error as error:
             self._end()
-            raise explain(error, self.database.place) from error
+            raise explained(error, self.database.place) from error
         return connection
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
@@ -88,7 +87,7 @@ class Transaction:
             error = failed
         self._end()
         if isinstance(error, sqlite3.Error):
-            raise explain(error, self.database.place) from error
+            raise explained(error, self.database.place) from error
 
     def _end(self) -> None:
         connection = self.database.connection
@@ -100,6 +99,13 @@ class Transaction:
                 connection.execute("PRAGMA synchronous = FULL")
         except sqlite3.Error:
             pass
+
+
+def explained(error: sqlite3.Error, place: Place) -> Fail:
+    """What an error of SQLite means to the caller; the words for it are loaded only now."""
+    from spoolctl.store.explain import explain
+
+    return explain(error, place)
 
 
 def open_queue(place: Place, *, create_missing: bool = False, read_only: bool = False) -> Database:
@@ -137,7 +143,7 @@ def open_queue(place: Place, *, create_missing: bool = False, read_only: bool = 
             connection.close()  # else -wal and -shm stay beside somebody else's file
         if isinstance(error, Fail):
             raise
-        raise explain(error, place) from error
+        raise explained(error, place) from error
 
 
 def _connect(path: str, mode: str) -> sqlite3.Connection:
@@ -158,7 +164,7 @@ def _connect_to_read(path: str) -> sqlite3.Connection:
             return connection
         except sqlite3.OperationalError as error:
             connection.close()
-            if explain(error, Place(path)).code not in ("READ_ONLY", "NO_ACCESS"):
+            if explained(error, Place(path)).code not in ("READ_ONLY", "NO_ACCESS"):
                 raise
             refused = error
     raise refused
