@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
     from spoolctl.language.spec import Verb
 
+left_out = 0  # lines of the log that could not be written
+
 
 def main() -> int:
     """Do what the command line asks; the exit status."""
@@ -106,7 +108,7 @@ def execute(verb: Verb, args: Any) -> int:
     """Run the verb and print its answer."""
     module = load(verb.name)
     assert module is not None
-    context = Context(args.db, os.environ, say, os.isatty(2))
+    context = Context(args.db, os.environ, log, os.isatty(2))
     try:
         data = module.run(args, context)
     except Fail as fail:
@@ -192,6 +194,21 @@ def say(line: str) -> None:
         put(2, encode(plain(f"spoolctl: {line}") + "\n"))
     except Fail:
         pass
+
+
+def log(line: str) -> None:
+    """The same for what is said on the way. A reader that has stopped reading (a full pipe, Ctrl-S)
+    must not stop the worker: what it does not take is left out, and how much that was is told."""
+    import select
+
+    global left_out
+    if not select.select([], [2], [], 0)[1]:
+        left_out += 1
+        return
+    if left_out:
+        say(f"({left_out} lines were left out: nobody read them)")
+        left_out = 0
+    say(line)
 
 
 def plain(line: str) -> str:

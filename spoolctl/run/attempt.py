@@ -12,7 +12,7 @@ import signal
 
 from spoolctl.limits import TERM_GRACE
 from spoolctl.run.fence import ENDED, Fence
-from spoolctl.run.liveness import lock_held, start_time
+from spoolctl.run.liveness import start_time
 from spoolctl.run.process import ended, group_exists, signal_group
 
 TYPE_CHECKING = False
@@ -86,17 +86,17 @@ class Attempt:
             self.next = self.kill_at
 
     def _begin_fence(self, now: float) -> None:
-        """Decide whether something must go. The cheap tests come first: after an ordinary failure
-        one look at the group and one at the output's lock tell that nothing is left."""
+        """Whatever did not succeed may run again, and nothing of it may be left then. The group's
+        number is ours while it has a member: its leader was our child until a moment ago."""
         assert self._left is not None
-        if self.stopped is None:
-            if self._left.kind == "succeeded":
-                return
-            if not group_exists(self.pid) and not lock_held(self.output + ".stdout"):
-                return
+        if self.stopped is None and self._left.kind == "succeeded":
+            return
         since = min(now, self.kill_at - TERM_GRACE) if self.stopped else now
         fence = Fence(self.job.marker, self.pid, ENDED, self.output + ".stdout", since)
         fence.group_termed = self.stopped is not None
+        fence.sure = group_exists(self.pid)
+        if not fence.sure:
+            fence.group = None
         self._fence = fence
 
     def _told(self, left: Outcome) -> Outcome:

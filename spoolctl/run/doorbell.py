@@ -17,9 +17,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from spoolctl.store.place import Place
 
-# A real-time signal has no other user, and its default is never reached: the handler is installed first.
-SIGNAL = getattr(signal, "SIGRTMIN", 0) + 4
-F_SETSIG = getattr(fcntl, "F_SETSIG", 10)
+# The signal that F_NOTIFY sends of itself. Not a real-time one: those queue up, ring by ring, and where
+# the user's limit of queued signals is reached the kernel sends SIGIO anyway (fcntl(2), F_SETSIG).
+SIGNAL = signal.SIGIO
 
 
 class Listener:
@@ -33,7 +33,6 @@ class Listener:
         try:
             self.folder = os.open(place.bell, os.O_RDONLY | os.O_CLOEXEC)
             signal.signal(SIGNAL, lambda *_: None)
-            fcntl.fcntl(self.folder, F_SETSIG, SIGNAL)
             fcntl.fcntl(self.folder, fcntl.F_NOTIFY, fcntl.DN_ATTRIB | fcntl.DN_CREATE | fcntl.DN_MULTISHOT)
         except (OSError, ValueError):
             self.close()  # a file system without it: the poll is left

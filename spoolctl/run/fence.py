@@ -14,14 +14,15 @@ import os
 import signal
 
 from spoolctl.limits import TERM_GRACE
-from spoolctl.run.liveness import boot_id, lock_held, pid_namespace, read_stat
+from spoolctl.run.liveness import boot_id, lock_held, pid_namespace
+from spoolctl.run.proc import available, holds_lock, living, marker, read_stat
 from spoolctl.run.process import group_exists
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from spoolctl.run.proc import Stat
     from spoolctl.store.workers import Worker
 
-MARKER = b"SPOOLCTL_MARKER="
 # In the place of a leader's start time: it has been waited for, so whoever has its number now is another.
 ENDED = -1
 LOOK_AGAIN = 0.05  # seconds between two looks while something is being ended
@@ -32,17 +33,17 @@ class Fence:
 
     marker: its SPOOLCTL_MARKER. group: its process group, None where it was never recorded or
     means nothing here. start: the kernel's start time of the group's leader. output: the path of
-    its stdout file. termed: the group has had its TERM, at `since` (monotonic seconds).
+    its stdout file. since: when its end was begun, in monotonic seconds. sure: whoever is in the
+    group is of the attempt. stuck: why something cannot be ended, None while all goes well.
     """
 
-    def __init__(
-        self, marker: str, group: int | None, start: int | None, output: str, since: float, termed: bool = False
-    ) -> None:
+    def __init__(self, marker: str, group: int | None, start: int | None, output: str, since: float) -> None:
         self.marker, self.group, self.start, self.output = marker, group, start, output
         self.kill_at = since + TERM_GRACE
         self.next = since
         self.termed: set[tuple[int, int]] = set()
-        self.group_termed = termed
+        self.group_termed = False
+        self.sure = False
         self.stuck: str | None = None
 
     def step(self, now: float) -> bool:
@@ -50,7 +51,7 @@ class Fence:
         self.next = now + LOOK_AGAIN
         self.stuck = None
         number = signal.SIGKILL if now >= self.kill_at else signal.SIGTERM
-        if os.path.isdir("/proc/self"):
+        if available():
             left = self._end_processes(number)
         else:
             left = self._end_group(number)
@@ -62,20 +63,45 @@ class Fence:
         return True
 
     def _end_processes(self, number: int) -> bool:
-        """Signal each surviving process, through a pidfd where there is one; whether there was any."""
-        survivors = find_processes(self.marker, self.group, self.start)
-        if not survivors and lock_held(self.output):
-            survivors = lock_holders(self.output)
-        refused = []
-        for pid, start, in_group in survivors:
-            if number == signal.SIGTERM and ((pid, start) in self.termed or (in_group and self.group_termed)):
-                continue
-            self.termed.add((pid, start))
-            if not _signal(pid, start, number):
-                refused.append(pid)
+        """Signal each surviving process; whether there was any."""
+        ours, unsure = self._find()
+        if not ours and not unsure and lock_held(self.output):
+            ours = lock_holders(self.output)
+        refused = [stat.pid for stat in ours if self._due(stat, number) and not _signal(stat, number)]
         if refused:
             self.stuck = f"process {refused[0]} may not be signalled by this user"
-        return bool(survivors)
+        elif unsure and not ours:
+            self.stuck = f"process {unsure[0].pid} may belong to it, or be a stranger that has its group's number"
+        return bool(ours or unsure)
+
+    def _find(self) -> tuple[list[Stat], list[Stat]]:
+        """The live processes that are the attempt's, and those that may be.
+
+        The group's number is the attempt's for as long as a process has been seen in it since its
+        own leader was: the kernel gives it to nobody else meanwhile. Where the leader is gone at
+        the first look, a member without the marker may be a stranger's: it is left alone.
+        """
+        leader = read_stat(self.group) if self.group is not None else None
+        if leader and leader.start == self.start:
+            self.sure = True
+        elif leader:
+            self.group = None  # somebody else's by now, so of ours nobody is left in it
+        ours: list[Stat] = []
+        unsure: list[Stat] = []
+        for stat in living():
+            if marker(stat) == self.marker:
+                ours.append(stat)
+            elif self.group is not None and stat.group == self.group:
+                (ours if self.sure else unsure).append(stat)
+        return ours, unsure
+
+    def _due(self, stat: Stat, number: int) -> bool:
+        """Whether it gets this signal now: a TERM only once, a KILL at every look."""
+        if number == signal.SIGKILL:
+            return True
+        first = (stat.pid, stat.start) not in self.termed and not (self.group_termed and stat.group == self.group)
+        self.termed.add((stat.pid, stat.start))
+        return first
 
     def _end_group(self, number: int) -> bool:
         """Without /proc: the group as a whole."""
@@ -98,93 +124,32 @@ def group_in_reach(worker: Worker, pid: int | None) -> int | None:
     return pid if same else None
 
 
-def find_processes(marker: str, group: int | None, start: int | None) -> list[tuple[int, int, bool]]:
-    """(pid, start time, in the group) of every live process of an attempt, but not this one.
-
-    In the group counts where the group is the attempt's: its number cannot be given to a new
-    leader while a member lives, so a leader of another start time, or a member older than the
-    recorded leader, is a stranger's.
-    """
-    needle = MARKER + marker.encode()
-    if group is not None:
-        leader = read_stat(group)
-        if leader and start is not None and leader.start != start:
-            group = None
-    found = []
-    for name in os.listdir("/proc"):
-        if not name.isdigit() or int(name) == os.getpid():
-            continue
-        pid = int(name)
-        stat = read_stat(pid)
-        if stat is None or stat.state in "ZX":
-            continue
-        in_group = group is not None and stat.group == group and (start is None or stat.start >= start)
-        if in_group or needle in _environment(pid):
-            found.append((pid, stat.start, in_group))
-    return found
-
-
-def lock_holders(path: str) -> list[tuple[int, int, bool]]:
-    """(pid, start time, False) of every process that shares the lock on an output file: one that has
-    left the group and cleared its environment. Somebody who merely reads the file has no lock.
-
-    /proc/PID/fdinfo names a descriptor's locks: proc(5).
-    """
+def lock_holders(path: str) -> list[Stat]:
+    """Every process that shares the lock on an output file: one that has left the group and cleared
+    its environment."""
     try:
-        inode = b":%d " % os.stat(path).st_ino
+        file = os.stat(path)
     except OSError:
         return []
-    found = []
-    for name in os.listdir("/proc"):
-        stat = read_stat(int(name)) if name.isdigit() and int(name) != os.getpid() else None
-        if stat and any(b"FLOCK" in info and inode in info for info in _descriptors(name)):
-            found.append((int(name), stat.start, False))
-    return found
-
-
-def _descriptors(pid: str) -> list[bytes]:
-    """What the kernel tells of each descriptor of a process; empty where it may not be asked."""
-    told = []
-    try:
-        for number in os.listdir(f"/proc/{pid}/fdinfo"):
-            with open(f"/proc/{pid}/fdinfo/{number}", "rb") as file:
-                told.append(file.read())
-    except OSError:
-        pass
-    return told
+    return [stat for stat in living() if holds_lock(stat, file)]
 
 
 def live_markers() -> dict[str, int]:
     """marker: pid of every live process that carries one, as far as this user may look."""
-    found = {}
-    for name in os.listdir("/proc") if os.path.isdir("/proc/self") else []:
-        for item in _environment(int(name)) if name.isdigit() else []:
-            stat = read_stat(int(name)) if item.startswith(MARKER) else None
-            if stat and stat.state not in "ZX":
-                found[item[len(MARKER) :].decode("ascii", "replace")] = int(name)
-    return found
+    return {found: stat.pid for stat in living() for found in [marker(stat)] if found}
 
 
-def _environment(pid: int) -> list[bytes]:
-    """What the process was started with; empty where it may not be read."""
-    try:
-        with open(f"/proc/{pid}/environ", "rb") as file:
-            return file.read().split(b"\0")
-    except OSError:
-        return []
-
-
-def _signal(pid: int, start: int, number: int) -> bool:
+def _signal(process: Stat, number: int) -> bool:
     """Signal that very process; False where the system refuses. A pidfd pins the process: once it
     is open and the start time still agrees, no recycled pid can be hit."""
     try:
         if not hasattr(os, "pidfd_open") or not hasattr(signal, "pidfd_send_signal"):
-            os.kill(pid, number)
+            os.kill(process.pid, number)
             return True
-        descriptor = os.pidfd_open(pid)
+        descriptor = os.pidfd_open(process.pid)
         try:
-            stat = read_stat(pid)
-            if stat is not None and stat.start == start:
+            stat = read_stat(process.pid)
+            if stat is not None and stat.start == process.start:
                 signal.pidfd_send_signal(descriptor, number)
         finally:
             os.close(descriptor)
@@ -193,5 +158,5 @@ def _signal(pid: int, start: int, number: int) -> bool:
     except PermissionError:
         return False
     except OSError:  # a kernel without pidfds
-        os.kill(pid, number)
+        os.kill(process.pid, number)
     return True

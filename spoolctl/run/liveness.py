@@ -13,6 +13,7 @@ import fcntl
 import os
 
 from spoolctl.errors import Fail
+from spoolctl.run.proc import read_stat
 from spoolctl.store.explain import from_system
 from spoolctl.store.workers import Worker
 
@@ -121,27 +122,7 @@ def process_runs(pid: int, started: int | None) -> bool:
         except OSError:
             pass
         return True  # it exists, and nothing more can be told
-    return stat.state not in "ZX" and (started is None or stat.start == started)
-
-
-class Stat:
-    """What /proc/PID/stat says: state letter, process group, session, kernel start time in ticks."""
-
-    def __init__(self, fields: list[bytes]) -> None:
-        self.state = fields[0].decode("ascii")
-        self.group = int(fields[2])
-        self.session = int(fields[3])
-        self.start = int(fields[19])
-
-
-def read_stat(pid: int) -> Stat | None:
-    """The process's line in proc(5); None where there is no such process, or no /proc."""
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            # The name in parentheses may contain anything; the fields follow its last one.
-            return Stat(file.read().rpartition(b")")[2].split())
-    except (OSError, IndexError, ValueError):
-        return None
+    return stat.alive and (started is None or stat.start == started)
 
 
 def start_time(pid: int) -> int | None:

@@ -208,26 +208,26 @@ class Loop:
             if claimed:
                 self.point("claiming")
         self.more = len(claimed) == room
-        self._tell(states)
-        self.reaper.told(reaped, self.database)
         self.claims += len(claimed)
         if claimed:
             self.point("claimed")
-        self._spawn(claimed)
+        ended, self.ended = self.ended, []
+        self._spawn(claimed)  # before anything that could fail: the queue says that they run
+        self._tell(ended, states)
         ring(self.database.place)
+        self.reaper.told(reaped, self.database)
 
-    def _tell(self, states: list[str | None]) -> None:
+    def _tell(self, ended: list[tuple[Claimed, Outcome]], states: list[str | None]) -> None:
         """After the COMMIT: what was recorded is off our hands."""
         if states:
             self.point("settled")
-        for (job, outcome), state in zip(self.ended, states):
+        for (job, outcome), state in zip(ended, states):
             if state is None:
                 self.say(f"job {job.job}: its result came too late and is discarded: it is not this worker's any more")
                 continue
             self.tally.executed += outcome.reason != "spawn_failed" or outcome.kind == "failed"
             self.tally.ended[state] += 1
             self.say(f"job {job.job} attempt {job.attempt} {ending(outcome)}; the job is {state}")
-        self.ended = []
 
     def _spawn(self, claimed: list[Claimed]) -> None:
         for job in claimed:
@@ -241,7 +241,7 @@ class Loop:
     def _note_trouble(self, fail: Fail) -> None:
         """The queue refused: say so once, keep what is to be recorded, come back soon. Leave where it
         is not the machine that refuses, but the queue is none that this program understands."""
-        if fail.code in ("INTERNAL", "NOT_A_QUEUE", "NEWER_QUEUE", "NOT_FOUND"):
+        if fail.code in ("INTERNAL", "NOT_A_QUEUE", "NEWER_QUEUE", "NOT_FOUND", "QUEUE_GONE"):
             self._abandon_ship()
             raise fail
         self.quiet_until = self.clock.monotonic() + RETRY_AFTER
@@ -257,7 +257,9 @@ class Loop:
         if not self.unsure:
             return
         self.database.close()
+        self.member.check_file()
         self.database = open_queue(self.database.place)
+        self.member.check_queue(self.database)
         self.database.wait_for_lock(LOCK_WAIT)
         known = [attempt.job for attempt in self.running.values()] + [job for job, _ in self.ended]
         here = {(job.job, job.attempt) for job in known}

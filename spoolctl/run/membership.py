@@ -25,7 +25,7 @@ class Membership:
 
     def __init__(self, database: Database, context: Context, plan: Plan) -> None:
         self.place, self.context = database.place, context
-        self.file = identity(database.place.path)
+        self.file, self.queue_id = identity(database.place.path), database.queue_id
         self.me: Worker = liveness.identity()
         self.me.lock = os.urandom(8).hex()
         self.me.name = plan.name or f"{self.me.host[:40]}-{self.me.pid}-{self.me.lock[:4]}"
@@ -53,11 +53,16 @@ class Membership:
     def check_file(self) -> None:
         """Raise Fail("QUEUE_GONE") where the path names another file than the one that is open."""
         if identity(self.place.path) != self.file:
-            raise Fail(
-                "QUEUE_GONE",
-                f"{self.place.path} was removed or replaced",
-                "its jobs were stopped; start a worker on the queue that you want served",
-            )
+            raise self._gone()
+
+    def check_queue(self, database: Database) -> None:
+        """The same for a queue that was opened anew: whatever the path led to, it is asked itself."""
+        if database.queue_id != self.queue_id:
+            raise self._gone()
+
+    def _gone(self) -> Fail:
+        said = f"{self.place.path} was removed or replaced"
+        return Fail("QUEUE_GONE", said, "its jobs were stopped; start a worker on the queue that you want served")
 
     def leave(self, database: Database) -> None:
         """Off the roll. Where the queue does not let us, a peer strikes us out later."""

@@ -13,6 +13,7 @@ import os
 import signal
 import stat
 import sys
+import time
 
 from spoolctl.store.settle import Outcome
 
@@ -77,8 +78,7 @@ def spawn(job: Claimed, base: dict[bytes, bytes], home: int, output: str, known:
     try:
         _make_folders(os.path.dirname(output))
         files.append(os.open(output + ".stdout", APPEND, 0o600))
-        # The lock is the open file's, so the command and all that inherit its stdout hold it.
-        fcntl.flock(files[0], fcntl.LOCK_EX | fcntl.LOCK_NB)
+        _lock(files[0])
         files.append(os.open(output + ".stderr", APPEND, 0o600))
     except OSError as error:
         _close(files)
@@ -86,9 +86,21 @@ def spawn(job: Claimed, base: dict[bytes, bytes], home: int, output: str, known:
     try:
         return _start(job, command_environment(base, job), home, files, known)
     except (OSError, ValueError) as error:
-        raise NotStarted(_refused(job, error)) from error
+        raise NotStarted(_refused(os.fsdecode(job.argv[0]), error)) from error
     finally:
         _close(files)  # a lock held by the worker would say nothing about the command
+
+
+def _lock(descriptor: int) -> None:
+    """Lock a new output file. The lock is the open file's, so the command and all that inherit its
+    stdout hold it. Somebody may just be trying it (`show`): that takes microseconds."""
+    for _ in range(100):
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            time.sleep(0.001)
+    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def _make_folders(path: str) -> None:
@@ -103,7 +115,10 @@ def _make_folders(path: str) -> None:
 
 def _start(job: Claimed, env: dict[bytes, bytes], home: int, files: list[int], known: Programs) -> int:
     if job.cwd is not None:
-        os.chdir(job.cwd)  # posix_spawn has no directory; there is one thread, so nobody notices
+        try:
+            os.chdir(job.cwd)  # posix_spawn has no directory; there is one thread, so nobody notices
+        except OSError as error:
+            raise NotStarted(_refused(f"cwd {os.fsdecode(job.cwd)}", error)) from error
     try:
         return os.posix_spawn(
             _program(job.argv[0], env, known),
@@ -129,9 +144,12 @@ def _program(name: bytes, env: dict[bytes, bytes], known: Programs) -> bytes:
     if b"/" in name:
         return name
     key = (name, env.get(b"PATH"))
-    if key not in known:
-        known[key] = _search(name, env)
-    return known[key]
+    if key in known:
+        return known[key]
+    found = _search(name, env)
+    if all(os.path.isabs(folder) for folder in os.get_exec_path(env)):  # type: ignore[arg-type]
+        known[key] = found  # by a relative folder each working directory would have its own
+    return found
 
 
 def _search(name: bytes, env: dict[bytes, bytes]) -> bytes:
@@ -148,13 +166,10 @@ def _search(name: bytes, env: dict[bytes, bytes]) -> bytes:
     raise OSError(refused, os.strerror(refused), name)
 
 
-def _refused(job: Claimed, error: OSError | ValueError) -> Outcome:
+def _refused(what: str, error: OSError | ValueError) -> Outcome:
     """Whose fault it is that a command could not be started, and the words for it."""
     number = getattr(error, "errno", None)
-    if job.cwd is not None and getattr(error, "filename", None) == job.cwd:
-        said = f"cwd {os.fsdecode(job.cwd)}: {os.strerror(number or 0)}"
-    else:
-        said = f"{os.fsdecode(job.argv[0])}: {os.strerror(number) if number else error}"
+    said = f"{what}: {os.strerror(number) if number else error}"
     return _machine(said) if number in MACHINE_ERRORS else Outcome("failed", "spawn_failed", said)
 
 

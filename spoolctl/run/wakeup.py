@@ -39,10 +39,15 @@ class Wakeup:
         self._poll = select.poll()
         self._poll.register(self._reader, select.POLLIN)
         for number in STOPS:
-            signal.signal(number, self._stop)
+            # What nohup, or a shell with `&`, has set to be ignored stays ignored.
+            if number == signal.SIGTERM or signal.getsignal(number) != signal.SIG_IGN:
+                signal.signal(number, self._stop)
         # Also undoes an inherited SIG_IGN, under which the kernel would throw exit statuses away.
         signal.signal(signal.SIGCHLD, lambda *_: None)
         self._listener = Listener(place) if place else None
+        # Whoever started us may have had them blocked, and the mask is inherited. Last: now that each
+        # has its handler, one that has been waiting kills nobody.
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {*STOPS, signal.SIGCHLD, SIGNAL})
 
     def _stop(self, number: int, frame: FrameType | None) -> None:
         self.stops += 1

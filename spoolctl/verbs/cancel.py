@@ -52,9 +52,10 @@ def run(args: Args, context: Context) -> dict[str, Any]:
     ring(database.place)
     ended = wait_until_stopped(database, stopping, context, args.wait) if stopping else {}
     database.close()
-    done = [job for job in stopping if ended.get(job) == "done"]
-    if done:
-        raise Fail("CONFLICT", f"job {done[0]} succeeded before it could be stopped", f"spoolctl show {done[0]}")
+    other = [(job, state) for job, state in ended.items() if state != "canceled"]
+    for job, state in other:
+        why = "it succeeded before it could be stopped" if state == "done" else "somebody wants it to run again"
+        raise Fail("CONFLICT", f"job {job} is {state}: {why}", f"spoolctl show {job}")
     return {"canceled": ids, "was_running": stopping}
 
 
