@@ -17,6 +17,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Collection
     from sqlite3 import Connection
+    from typing import Any
 
 DUE = "SELECT 1 FROM jobs WHERE ready = 0 AND due_at <= ? LIMIT 1"
 # A bounded step, so that a million jobs due at one moment do not hold the write lock for long; of
@@ -37,9 +38,9 @@ LEFT JOIN queues AS q ON q.name = c.queue
 WHERE q.paused IS NOT 1
 """
 HEAD = """
-SELECT -priority, due_at, id FROM jobs WHERE ready = 1 AND queue = ? ORDER BY priority DESC, due_at, id LIMIT 1
+SELECT -priority, due_at, id, state, attempts + 1, argv, cwd, env, timeout, key
+FROM jobs WHERE ready = 1 AND queue = ? ORDER BY priority DESC, due_at, id LIMIT 1
 """
-JOB = "SELECT state, attempts + 1, argv, cwd, env, timeout, key FROM jobs WHERE id = ?"
 MARK = """
 UPDATE jobs SET state = ?, ready = NULL, worker = ?, attempts = ?, started_at = ?,
   exit_code = NULL, signal = NULL, failure_reason = NULL, error = NULL
@@ -47,6 +48,8 @@ WHERE id = ?
 """
 ATTEMPT = "INSERT INTO attempts (job, number, state, worker, marker, started_at) VALUES (?, ?, 'running', ?, ?, ?)"
 SPAWNED = "UPDATE attempts SET pid = ?, pid_start = ? WHERE job = ? AND number = ?"
+
+LAST = (float("inf"),)  # after every head
 
 
 class Claimed:
@@ -75,14 +78,14 @@ def claim(
     free = _open_queues(tx, queues, slots)
     heads = {queue: tx.execute(HEAD, (queue,)).fetchone() for queue in free}
     claimed: list[Claimed] = []
-    while len(claimed) < room:
-        best = min(((head, queue) for queue, head in heads.items() if head), default=None)
-        if best is None:
+    while heads and len(claimed) < room:
+        queue = min(heads, key=lambda name: heads[name][:3] if heads[name] else LAST)
+        if heads[queue] is None:
             break
-        (_, _, job), queue = best
-        claimed.append(_mark(tx, now, worker, job, queue))
+        claimed.append(_mark(tx, now, worker, queue, heads[queue][2:]))
         free[queue] -= 1
-        heads[queue] = tx.execute(HEAD, (queue,)).fetchone() if free[queue] > 0 else None
+        if len(claimed) < room:
+            heads[queue] = tx.execute(HEAD, (queue,)).fetchone() if free[queue] > 0 else None
     return claimed
 
 
@@ -111,8 +114,8 @@ def _open_queues(tx: Connection, queues: Collection[str], slots: int | None) -> 
     return free
 
 
-def _mark(tx: Connection, now: int, worker: tuple[int, str], job: int, queue: str) -> Claimed:
-    state, attempt, argv, cwd, env, timeout, key = tx.execute(JOB, (job,)).fetchone()
+def _mark(tx: Connection, now: int, worker: tuple[int, str], queue: str, row: tuple[Any, ...]) -> Claimed:
+    job, state, attempt, argv, cwd, env, timeout, key = row
     claimed = Claimed(job, attempt, queue)
     claimed.argv, claimed.cwd, claimed.env = unpack(argv), cwd, unpack_env(env)
     claimed.timeout, claimed.key = timeout, key

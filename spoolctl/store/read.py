@@ -7,7 +7,7 @@ from __future__ import annotations
 import os
 
 from spoolctl import limits
-from spoolctl.states import DONE, JOB_STATES, TERMINAL
+from spoolctl.states import DONE, JOB_STATES, RUNNING, TERMINAL
 from spoolctl.store import events
 from spoolctl.store.control import not_found
 from spoolctl.store.vector import unpack, unpack_env
@@ -32,7 +32,8 @@ JOB_COLUMNS = (
 JOBS = f"SELECT {', '.join(JOB_COLUMNS)} FROM jobs WHERE id IN "
 TAGS = "SELECT name, value FROM tags WHERE job = ? ORDER BY name, value"
 NEWEST = "SELECT id FROM jobs ORDER BY id DESC LIMIT ?"
-OF_LANE = "SELECT id FROM jobs WHERE queue = ? AND state = ? ORDER BY id DESC LIMIT ?"
+OF_LANE = "SELECT id FROM jobs WHERE queue = ? AND state = ? AND state <> 'running' ORDER BY id DESC LIMIT ?"
+RUNNING_IN = "SELECT id FROM jobs WHERE state = 'running' AND queue = ? ORDER BY id DESC LIMIT ?"
 OF_KEY = "SELECT id FROM jobs WHERE key = ? ORDER BY id DESC"
 OF_TAG = "SELECT job FROM tags WHERE name = ? AND value = ? ORDER BY job DESC"
 LANE = "SELECT queue, state FROM jobs WHERE id = ?"
@@ -126,7 +127,8 @@ def _newest_of_lanes(tx: Connection, limit: int, states: Sequence[str], queues: 
     found: list[int] = []
     for queue, state, _ in tx.execute(COUNTS).fetchall():
         if (not states or state in states) and (not queues or queue in queues):
-            found += [row[0] for row in tx.execute(OF_LANE, (queue, state, limit))]
+            lane = (RUNNING_IN, (queue, limit)) if state == RUNNING else (OF_LANE, (queue, state, limit))
+            found += [row[0] for row in tx.execute(*lane)]
     return sorted(found, reverse=True)[:limit]
 
 

@@ -72,7 +72,7 @@ TABLES = (
     """,
     """
     CREATE TABLE events (
-      seq     INTEGER PRIMARY KEY AUTOINCREMENT,
+      seq     INTEGER PRIMARY KEY,      -- never reused: the newest event of all is never removed
       at      INTEGER NOT NULL,
       job     INTEGER NOT NULL,
       attempt INTEGER,
@@ -107,11 +107,12 @@ INDEXES = (
     # What is claimable and what is not yet due live apart: a claim never walks over future jobs.
     "CREATE INDEX jobs_ready ON jobs (queue, priority DESC, due_at, id) WHERE ready = 1",
     "CREATE INDEX jobs_future ON jobs (due_at) WHERE ready = 0",
+    # A job passes through 'running' in the smallest index, not through that of all states.
     "CREATE INDEX jobs_running ON jobs (worker) WHERE state = 'running'",
     "CREATE INDEX jobs_stop ON jobs (id) WHERE stop IS NOT NULL",
     "CREATE INDEX jobs_key ON jobs (key, id) WHERE key IS NOT NULL",
     "CREATE INDEX jobs_dead ON jobs (finished_at) WHERE state = 'dead'",
-    "CREATE INDEX jobs_state ON jobs (queue, state, id)",
+    "CREATE INDEX jobs_state ON jobs (queue, state, id) WHERE state <> 'running'",
     "CREATE INDEX events_job ON events (job)",
     "CREATE INDEX tags_job ON tags (job)",
 )
