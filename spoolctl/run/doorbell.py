@@ -1,17 +1,22 @@
 """The doorbell: whoever changes what others wait for rings it after COMMIT; listeners look again.
 
-One system call to ring, a broadcast, no list of listeners. On Linux the kernel tells through
-`F_NOTIFY` on the bell's folder (fcntl(2)); elsewhere, and always as a net below, the listener's
-own slow poll finds out. Watching the WAL instead would be wrong: it
-changes before the commit can be seen. A ring is a hint, never a promise: after it, query.
+One system call to ring (`run/bell.py`), a broadcast, no list of listeners. The kernel tells: on Linux
+by `F_NOTIFY` on the bell's folder (fcntl(2)), on macOS by a kqueue on the bell (kqueue(2)). Where it
+offers neither, and always as a net below, the listener's own slow poll finds out. Watching the WAL
+instead would be wrong: it changes before the commit can be seen. A ring is a hint, never a promise:
+after it, query.
 """
 
 from __future__ import annotations
 
 import fcntl
 import os
+import select
 import signal
+import sys
 import time
+
+from spoolctl.run.bell import FILE, ring
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -23,25 +28,52 @@ SIGNAL = signal.SIGIO
 
 
 class Listener:
-    """Hears the bell: each ring puts a byte into this process's wake-up descriptor
-    (`signal.set_wakeup_fd`), which the caller has set and sleeps on."""
+    """Hears the bell. On Linux each ring puts a byte into this process's wake-up descriptor
+    (`signal.set_wakeup_fd`), which the caller has set and sleeps on; on macOS `descriptor` becomes
+    readable, which the caller polls as well (None elsewhere)."""
 
     def __init__(self, place: Place) -> None:
-        self.folder = -1
-        if not hasattr(fcntl, "F_NOTIFY"):
-            return
+        self.watched = -1
+        self.descriptor: int | None = None
         try:
-            self.folder = os.open(place.bell, os.O_RDONLY | os.O_CLOEXEC)
-            signal.signal(SIGNAL, lambda *_: None)
-            fcntl.fcntl(self.folder, fcntl.F_NOTIFY, fcntl.DN_ATTRIB | fcntl.DN_CREATE | fcntl.DN_MULTISHOT)
+            if hasattr(fcntl, "F_NOTIFY"):
+                self._by_signal(place)
+            elif sys.platform == "darwin":
+                self._by_queue(place)
         except (OSError, ValueError):
             self.close()  # a file system without it: the poll is left
 
+    def _by_signal(self, place: Place) -> None:
+        self.watched = os.open(place.bell, os.O_RDONLY | os.O_CLOEXEC)
+        signal.signal(SIGNAL, lambda *_: None)  # before the first ring: its default would kill
+        fcntl.fcntl(self.watched, fcntl.F_NOTIFY, fcntl.DN_ATTRIB | fcntl.DN_CREATE | fcntl.DN_MULTISHOT)
+
+    if sys.platform == "darwin":
+
+        def _by_queue(self, place: Place) -> None:
+            ring(place)  # so that there is a file to watch
+            self.watched = os.open(os.path.join(place.bell, FILE), os.O_RDONLY | os.O_CLOEXEC)
+            self.queue = select.kqueue()
+            flags = select.KQ_EV_ADD | select.KQ_EV_CLEAR
+            event = select.kevent(self.watched, select.KQ_FILTER_VNODE, flags, select.KQ_NOTE_ATTRIB)
+            self.queue.control([event], 0, 0)
+            self.descriptor = self.queue.fileno()
+
+        def heard(self, seconds: float = 0.0) -> bool:
+            """Whether it rang since the last time, or does within `seconds`."""
+            return self.descriptor is not None and bool(self.queue.control(None, 1, seconds))
+
+    else:
+
+        def heard(self, seconds: float = 0.0) -> bool:
+            """On Linux the signal tells."""
+            return False
+
     def close(self) -> None:
         """Hear nothing more."""
-        if self.folder >= 0:
-            os.close(self.folder)
-            self.folder = -1
+        if self.watched >= 0:
+            os.close(self.watched)
+            self.watched = -1
 
 
 class Ear:
@@ -71,5 +103,7 @@ class Ear:
         """Wait for a ring, but not longer than `seconds`."""
         if self.able:
             signal.sigtimedwait({SIGNAL}, max(0.0, seconds))
+        elif self.listener.descriptor is not None:
+            self.listener.heard(max(0.0, seconds))
         else:
             time.sleep(max(0.0, seconds))

@@ -209,7 +209,8 @@ def signal_name(number: int) -> str:
     try:
         return signal.Signals(number).name
     except ValueError:
-        return f"SIGRTMIN+{number - signal.SIGRTMIN}" if number > signal.SIGRTMIN else f"SIG{number}"
+        first = getattr(signal, "SIGRTMIN", number)  # macOS has none
+        return f"SIGRTMIN+{number - first}" if number > first else f"SIG{number}"
 
 
 def signal_group(pid: int, number: int) -> None:

@@ -27,7 +27,7 @@ class Wakeup:
     rung: the doorbell, or anything else that asks for a look at the queue, since `sleep` began.
     """
 
-    def __init__(self, place: Place | None) -> None:
+    def __init__(self, place: Place) -> None:
         self.stops = 0
         self.rung = False
         self._reader, writer = os.pipe()
@@ -44,7 +44,9 @@ class Wakeup:
                 signal.signal(number, self._stop)
         # Also undoes an inherited SIG_IGN, under which the kernel would throw exit statuses away.
         signal.signal(signal.SIGCHLD, lambda *_: None)
-        self._listener = Listener(place) if place else None
+        self._listener = Listener(place)
+        if self._listener.descriptor is not None:
+            self._poll.register(self._listener.descriptor, select.POLLIN)
         # Whoever started us may have had them blocked, and the mask is inherited. Last: now that each
         # has its handler, one that has been waiting kills nobody.
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {*STOPS, signal.SIGCHLD, SIGNAL})
@@ -60,11 +62,11 @@ class Wakeup:
             self.rung = SIGNAL in os.read(self._reader, 65536)
         except BlockingIOError:
             pass
+        self.rung = self._listener.heard() or self.rung
 
     def close(self) -> None:
         """Hear nothing more. The handlers stay: a late signal must not kill an orderly exit."""
-        if self._listener:
-            self._listener.close()
+        self._listener.close()
         signal.set_wakeup_fd(-1)
         os.close(self._reader)
         os.close(self._writer)
