@@ -40,8 +40,8 @@ def read(stream: BinaryIO, flags: Sequence[Flag], defaults: Args) -> Iterator[tu
         if not line:
             return
         if not line.isspace():
-            args = Args()
-            args.__dict__.update(base)
+            args = Args.__new__(Args)
+            args.__dict__ = base.copy()
             try:
                 _fill(args, _object(line), keys)
             except Fail as fail:
@@ -79,14 +79,22 @@ def _argv(value: Any) -> list[bytes]:
     if not isinstance(value, list) or not value or not value[0]:
         raise Fail("USAGE", ARGV)
     try:
-        words = [raw(word) for word in value]
+        words = [word.encode() for word in value]
     except AttributeError:  # a number, say
         raise Fail("USAGE", ARGV) from None
-    except ValueError as error:
-        raise Fail("USAGE", f"argv: {error}") from None
+    except UnicodeEncodeError:
+        words = _odd_bytes(value)
     if b"\0" in b"".join(words):
         raise Fail("USAGE", "argv contains a NUL byte", "no system call can pass it on")
     return words
+
+
+def _odd_bytes(value: list[str]) -> list[bytes]:
+    r"""Words in which `\udcNN` stands for the byte NN, as in what Python reads from a command line."""
+    try:
+        return [raw(word) for word in value]
+    except ValueError as error:
+        raise Fail("USAGE", f"argv: {error}") from None
 
 
 def _values(flag: Flag, key: str, value: Any) -> list[Any]:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 FIELDS = (*PAYLOAD, "delay", "at", "key", "note", "anew")
 TABLES = (
+    "PRAGMA temp.journal_mode = OFF",  # nothing in it is ever rolled back
     f"CREATE TEMP TABLE incoming (n INTEGER PRIMARY KEY, {', '.join(FIELDS)})",
     "CREATE TEMP TABLE incoming_tags (n, name, value)",
 )
