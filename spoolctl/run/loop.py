@@ -17,6 +17,7 @@ from spoolctl.run.launch import Launch
 from spoolctl.run.membership import Membership
 from spoolctl.run.plan import Tally
 from spoolctl.run.reaper import Reaper
+from spoolctl.run.trouble import FATAL, RETRY_AFTER, Trouble
 from spoolctl.run.wakeup import Wakeup
 from spoolctl.store import claim, drain, recover, workers
 from spoolctl.store.database import open_queue
@@ -34,7 +35,6 @@ TICK = 1.0  # seconds between looks at the queue, the file and the peers when no
 LOCK_WAIT = 0.1  # how long a turn waits inside SQLite; children and signals wait with it
 SHORT = 0.003  # seconds; a command that takes less is about as quick as its record
 LINGER = 0.001
-RETRY_AFTER = 0.2  # pause after a turn that the queue refused
 
 
 class Loop:
@@ -48,9 +48,7 @@ class Loop:
         self.running: dict[int, Attempt] = {}
         self.ended: list[tuple[Claimed, Outcome]] = []  # over or never started, and not yet recorded
         self.claims = 0
-        self.trouble: str | None = None  # the code of what the queue refuses us at present
-        self.unsure = False  # a transaction failed: what we hold may not be what the queue has
-        self.quiet_until = 0.0  # no transaction before
+        self.trouble = Trouble(self.say)
         self.next_tick = 0.0
         self.due_at: int | None = None
         self.more = True  # there may be something to claim
@@ -129,10 +127,10 @@ class Loop:
         return took is not None and took < SHORT and all(now - a.started < SHORT for a in self.running.values())
 
     def _abandon_ship(self) -> None:
-        """Stop everything that runs, without a queue to write it to."""
+        """Stop everything that runs, without a queue to write it to; not what cannot be stopped."""
         for attempt in self.running.values():
             attempt.stop("released", self.clock.monotonic())
-        while self.running:
+        while any(attempt.stuck is None for attempt in self.running.values()):
             self.wakeup.sleep(0.05)
             now = self.clock.monotonic()
             self.running = {job: a for job, a in self.running.items() if not a.step(now)}
@@ -140,7 +138,7 @@ class Loop:
     def _turn(self) -> None:
         """One look at the queue, and where there is something to write, one transaction."""
         now = self.clock.monotonic()
-        if now < self.quiet_until:
+        if now < self.trouble.quiet_until:
             return
         tick = now >= self.next_tick
         try:
@@ -148,6 +146,7 @@ class Loop:
             # A worker with nothing to do asks one cheap question a second, and looks at everything
             # with each heartbeat, whatever the answers were.
             news = beaten or ((tick or self.wakeup.rung) and self.database.changed_by_others())
+            self.wakeup.rung = False
             if news:
                 self.more = self.reaper.news = True
                 self._look(now)
@@ -161,9 +160,8 @@ class Loop:
             if self._must_write():
                 self._write()
                 beaten = True
-            if self.trouble and beaten:
-                self.say("the queue can be written again")
-                self.trouble = None
+            if beaten:
+                self.trouble.over()
         except Fail as fail:
             self._note_trouble(fail)
 
@@ -196,7 +194,7 @@ class Loop:
     def _must_write(self) -> bool:
         """Whether there is something to record or to claim. Asked with a read where it is not
         known, so that idle workers never take the write lock."""
-        if self.ended or self.unsure or self.reaper.proved:
+        if self.ended or self.trouble.unsure or self.reaper.proved:
             return True
         now = self.clock.wall()
         if not self._room() or not (self.more or (self.due_at is not None and self.due_at <= now)):
@@ -210,7 +208,7 @@ class Loop:
         """The turn's transaction, then the spawns that it has promised."""
         now = self.clock.wall()
         self._be_rid_of_doubt(now)
-        room = 0 if self.trouble else self._room()  # first record, then start anew
+        room = 0 if self.trouble.code else self._room()  # first record, then start anew
         with self.database.write() as tx:
             states = [settle(tx, now, job.job, job.attempt, self.me.id, how) for job, how in self.ended]
             if states:
@@ -253,22 +251,16 @@ class Loop:
                 self.claims -= started.kind == "released"
 
     def _note_trouble(self, fail: Fail) -> None:
-        """The queue refused: say so once, keep what is to be recorded, come back soon. Leave where it
-        is not the machine that refuses, but the queue is none that this program understands."""
-        if fail.code in ("INTERNAL", "NOT_A_QUEUE", "NEWER_QUEUE", "NOT_FOUND", "QUEUE_GONE"):
+        if fail.code in FATAL:
             self._abandon_ship()
             raise fail
-        self.quiet_until = self.clock.monotonic() + RETRY_AFTER
         self.more = True
-        self.unsure = self.unsure or fail.code != "LOCKED"  # without the lock nothing has begun
-        if fail.code != self.trouble:
-            self.trouble = fail.code
-            self.say(f"{fail.message}; waiting: nothing is lost, and nothing new is started until it is over")
+        self.trouble.note(fail, self.clock.monotonic())
 
     def _be_rid_of_doubt(self, now: int) -> None:
         """After a failed transaction: open anew, and put back what the queue says is ours though
-        nothing here runs it. The outcome of a COMMIT that failed is unknown; only reading tells."""
-        if not self.unsure:
+        nothing here runs it."""
+        if not self.trouble.unsure:
             return
         self.database.close()
         self.member.check_file()
@@ -282,11 +274,11 @@ class Loop:
                 if (held.job, held.attempt) not in here:
                     lost = Outcome("released", "worker_stopped", "its claim was in doubt; it was not started")
                     settle(tx, now, held.job, held.attempt, self.me.id, lost)
-        self.unsure = False
+        self.trouble.unsure = False
 
     def _judge_end(self) -> None:
         """Whether the plan is fulfilled."""
-        if self.running or self.ended or self.reaper.busy or self.unsure:
+        if self.running or self.ended or self.reaper.busy or self.trouble.unsure:
             return
         if self.tally.stopped:
             self.finished = True
@@ -296,7 +288,7 @@ class Loop:
 
     def _settled(self) -> bool:
         """Whether nothing is left to wait for in the served queues."""
-        if self.clock.monotonic() < max(self.launch.held_until, self.quiet_until):
+        if self.clock.monotonic() < max(self.launch.held_until, self.trouble.quiet_until):
             return False
         try:
             with self.database.read() as tx:
@@ -314,9 +306,9 @@ class Loop:
         times += [attempt.next for attempt in self.running.values()]
         if self._room() > 0 and self.due_at is not None:
             times.append(now + (self.due_at - self.clock.wall()) / 1000)
-        if self.ended or self.unsure:
+        if self.ended or self.trouble.unsure:
             times.append(now)
-        return max(0.0, min(times) - now, self.quiet_until - now)
+        return max(0.0, min(times) - now, self.trouble.quiet_until - now)
 
 
 def ending(outcome: Outcome) -> str:

@@ -24,7 +24,7 @@ STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 class Wakeup:
     """The one place where a worker sleeps. stops: how many stop signals have come.
 
-    rung: the doorbell, or anything else that asks for a look at the queue, since `sleep` began.
+    rung: the doorbell has been heard; whoever acts on it sets it back.
     """
 
     def __init__(self, place: Place) -> None:
@@ -56,10 +56,9 @@ class Wakeup:
 
     def sleep(self, seconds: float) -> None:
         """Wait for a signal or a ring, but not longer than `seconds`."""
-        self.rung = False
         self._poll.poll(max(0, min(int(seconds * 1000) + 1, 2**31 - 1)) if seconds > 0 else 0)
         try:
-            self.rung = SIGNAL in os.read(self._reader, 65536)
+            self.rung = SIGNAL in os.read(self._reader, 65536) or self.rung
         except BlockingIOError:
             pass
         self.rung = self._listener.heard() or self.rung

@@ -1,0 +1,41 @@
+"""What a worker does when the queue refuses: it says so once, keeps what is to be recorded, comes
+back soon, and says when it is over. It leaves only where no waiting helps. Called by `run/loop.py`.
+"""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from spoolctl.errors import Fail
+
+RETRY_AFTER = 0.2  # seconds
+# Not the machine refuses: the file is none that this program understands, or none at all.
+FATAL = ("INTERNAL", "NOT_A_QUEUE", "NEWER_QUEUE", "NOT_FOUND", "QUEUE_GONE")
+
+
+class Trouble:
+    """code: of what the queue refuses at present, None while all is well. quiet_until: no transaction
+    before; monotonic seconds. unsure: a transaction failed, so what the queue has may not be what
+    the worker holds; the outcome of a COMMIT that failed is unknown until the queue is read anew."""
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        self.say = say
+        self.code: str | None = None
+        self.quiet_until = 0.0
+        self.unsure = False
+
+    def note(self, fail: Fail, now: float) -> None:
+        """The queue refused. Without the write lock (LOCKED) nothing had begun, so nothing is unsure."""
+        self.quiet_until = now + RETRY_AFTER
+        self.unsure = self.unsure or fail.code != "LOCKED"
+        if fail.code != self.code:
+            self.code = fail.code
+            self.say(f"{fail.message}; waiting: nothing is lost, and nothing new is started until it is over")
+
+    def over(self) -> None:
+        """Something has been written."""
+        if self.code:
+            self.say("the queue can be written again")
+            self.code = None
