@@ -104,21 +104,31 @@ class Attempt:
         if self.stopped:
             left.kind, left.reason = self.stopped, REASONS[self.stopped]
         left.pid = self.pid
-        left.stdout_bytes = sync_output(self.output + ".stdout")
-        left.stderr_bytes = sync_output(self.output + ".stderr")
+        left.stdout_bytes, left.stderr_bytes = size_of(self.output + ".stdout"), size_of(self.output + ".stderr")
+        try:
+            sync_outputs(self.output, left)
+        except OSError as error:  # the result stands; that its evidence may be lost is told with it
+            left.error = left.error or f"its output could not be put on disk: {error.strerror}"
         return left
 
 
-def sync_output(path: str) -> int | None:
-    """Put a finished output file on disk, before its result is; its size, None where it is gone."""
+def size_of(path: str) -> int | None:
+    """Bytes; None where the file is gone."""
     try:
-        size = os.stat(path).st_size
-        if size:
-            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-            try:
-                os.fsync(descriptor)
-            finally:
-                os.close(descriptor)
-        return size
+        return os.stat(path).st_size
     except OSError:
         return None
+
+
+def sync_outputs(output: str, left: Outcome) -> None:
+    """Put what was written on disk before the result is, and with it the files' names: POSIX does
+    not promise that syncing a new file makes its folder's entry durable."""
+    written = [
+        path for path, size in ((".stdout", left.stdout_bytes), (".stderr", left.stderr_bytes)) if size
+    ]
+    for path in [*(output + ending for ending in written), *([os.path.dirname(output)] if written else [])]:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)

@@ -35,6 +35,7 @@ TICK = 1.0  # seconds between looks at the queue, the file and the peers when no
 LOCK_WAIT = 0.1  # how long a turn waits inside SQLite; children and signals wait with it
 SHORT = 0.003  # seconds; a command that takes less is about as quick as its record
 LINGER = 0.001
+CLOCK_JUMP = 1.0  # seconds by which the wall clock may drift from one tick to the next
 
 
 class Loop:
@@ -50,6 +51,7 @@ class Loop:
         self.claims = 0
         self.trouble = Trouble(self.say)
         self.next_tick = 0.0
+        self.clock_offset: float | None = None  # the wall clock less the monotonic one, seconds
         self.due_at: int | None = None
         self.more = True  # there may be something to claim
         self.finished = False
@@ -153,6 +155,7 @@ class Loop:
             if tick:
                 self.next_tick = now + TICK
                 self.launch.forget_programs()
+                self._mind_the_clock(now)
                 self.reaper.look(self.database)
                 self._note_stuck()
             self.reaper.step(self.database)
@@ -164,6 +167,16 @@ class Loop:
                 self.trouble.over()
         except Fail as fail:
             self._note_trouble(fail)
+
+    def _mind_the_clock(self, now: float) -> None:
+        """Backoffs are kept as moments of the wall clock, which may be set: then they are put right.
+        Nothing else depends on it: deadlines are monotonic, and life is proved by locks."""
+        offset = self.clock.wall() / 1000 - now
+        if self.clock_offset is None or abs(offset - self.clock_offset) > CLOCK_JUMP:
+            with self.database.write(sync=False) as tx:
+                claim.shorten_backoffs(tx, self.clock.wall())
+            self.more = True
+        self.clock_offset = offset
 
     def _look(self, now: float) -> None:
         """What others want of us: attempts to stop."""

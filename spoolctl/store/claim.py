@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 
+from spoolctl.limits import BACKOFF_BASE, backoff
 from spoolctl.states import MOVES
 from spoolctl.store import events
 from spoolctl.store.vector import unpack, unpack_env
@@ -41,6 +42,8 @@ HEAD = """
 SELECT -priority, due_at, id, state, attempts + 1, argv, cwd, env, timeout, key
 FROM jobs WHERE ready = 1 AND queue = ? ORDER BY priority DESC, due_at, id LIMIT 1
 """
+BACKOFFS = "SELECT id, failures + crashes, due_at FROM jobs WHERE ready = 0 AND state = 'failed' AND due_at > ?"
+SHORTEN = "UPDATE jobs SET due_at = ? WHERE id = ?"
 MARK = """
 UPDATE jobs SET state = ?, ready = NULL, worker = ?, attempts = ?, started_at = ?,
   exit_code = NULL, signal = NULL, failure_reason = NULL, error = NULL
@@ -128,6 +131,16 @@ def _mark(tx: Connection, now: int, worker: tuple[int, str], queue: str, row: tu
 def record_spawn(tx: Connection, job: int, attempt: int, pid: int, pid_start: int | None) -> None:
     """Note the leader of the attempt's process group. pid_start: the kernel's start time of it."""
     tx.execute(SPAWNED, (pid, pid_start, job, attempt))
+
+
+def shorten_backoffs(tx: Connection, now: int) -> int:
+    """Let no retry wait longer from now on than its whole backoff, which it would after the clock
+    was set back; how many did."""
+    waiting = tx.execute(BACKOFFS, (now + 1000 * BACKOFF_BASE,)).fetchall()
+    latest = [(now + 1000 * backoff(unsuccessful), job, due) for job, unsuccessful, due in waiting]
+    late = [(moment, job) for moment, job, due in latest if due > moment]
+    tx.executemany(SHORTEN, late)
+    return len(late)
 
 
 def next_due(tx: Connection) -> int | None:

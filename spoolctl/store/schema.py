@@ -107,6 +107,7 @@ INDEXES = (
     # What is claimable and what is not yet due live apart: a claim never walks over future jobs.
     "CREATE INDEX jobs_ready ON jobs (queue, priority DESC, due_at, id) WHERE ready = 1",
     "CREATE INDEX jobs_future ON jobs (due_at) WHERE ready = 0",
+    "CREATE INDEX jobs_backoff ON jobs (due_at) WHERE ready = 0 AND state = 'failed'",
     # A job passes through 'running' in the smallest index, not through that of all states.
     "CREATE INDEX jobs_running ON jobs (worker) WHERE state = 'running'",
     "CREATE INDEX jobs_stop ON jobs (id) WHERE stop IS NOT NULL",
