@@ -54,7 +54,17 @@ def _check(name: str, result: str, found: str, remedy: str = "") -> dict[str, An
 def _sqlite() -> dict[str, Any]:
     if sqlite3.sqlite_version_info < SQLITE_FLOOR:
         return _check("sqlite", "failed", sqlite3.sqlite_version, "3.31 is the oldest that works")
+    if _loses_resets(sqlite3.sqlite_version_info):
+        note = "; before 3.51.3 another program that loops PRAGMA wal_checkpoint(PASSIVE) on the file can damage it"
+        return _check("sqlite", "ok", sqlite3.sqlite_version + note)
     return _check("sqlite", "ok", sqlite3.sqlite_version)
+
+
+def _loses_resets(version: tuple[int, ...]) -> bool:
+    """Whether that SQLite has the WAL-reset defect. spoolctl itself never provokes it: it leaves
+    checkpoints to SQLite's own automatic ones. https://www.sqlite.org/wal.html"""
+    fixed = version >= (3, 51, 3) or (version[:2] in ((3, 50), (3, 44)) and version[2] >= {50: 7, 44: 6}[version[1]])
+    return not fixed
 
 
 def _writable(opened: Database) -> dict[str, Any]:
