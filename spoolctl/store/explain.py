@@ -28,6 +28,8 @@ MEANINGS = (
 def explain(error: sqlite3.Error, place: Place) -> Fail:
     """What an error of SQLite means to the caller."""
     said = str(error)
+    if ("disk I/O" in said or "unable to open" in said) and _no_room(place.path):
+        said += ": the disk is full"  # there was no room for the -wal or -shm file
     for part, code, remedy in MEANINGS:
         if part in said:
             who = _lock_holder(place.path) if code == "LOCKED" else ""
@@ -54,6 +56,14 @@ def _lock_holder(path: str) -> str:
     except (OSError, ValueError, IndexError):
         pass
     return ""
+
+
+def _no_room(path: str) -> bool:
+    try:
+        disk = os.statvfs(os.path.dirname(path))
+    except OSError:
+        return False
+    return disk.f_bavail == 0 or (disk.f_files > 0 and disk.f_favail == 0)
 
 
 def from_system(error: OSError, path: str) -> Fail:
