@@ -164,7 +164,7 @@ def _connect_to_read(path: str) -> sqlite3.Connection:
             return connection
         except sqlite3.OperationalError as error:
             connection.close()
-            if explained(error, Place(path)).code not in ("READ_ONLY", "NO_ACCESS"):
+            if explained(error, Place(path)).code not in ("READ_ONLY", "NO_ACCESS", "NO_SPACE"):
                 raise
             refused = error
     raise refused
