@@ -29,10 +29,10 @@ WAL_LARGE = 64 << 20  # bytes; the automatic checkpoint keeps it near 4 MiB
 def examine(context: Context, deep: bool) -> list[dict[str, Any]]:
     """Every check that can be made; those behind a failed opening are left out, and that is said."""
     checks = [_sqlite()]
-    place = context.place()
-    if absent(place.path):
-        return [*checks, _check("queue", "failed", f"there is none at {place.path}", "the first 'add' makes it")]
     try:
+        place = context.place()
+        if absent(place.path):
+            return [*checks, _check("queue", "failed", f"there is none at {place.path}", "the first 'add' makes it")]
         opened = database.open_queue(place, read_only=True)
     except Fail as fail:
         return [*checks, _check("queue", "failed", fail.message, fail.hint)]
@@ -92,11 +92,11 @@ def _people(opened: Database, context: Context) -> list[dict[str, Any]]:
     """Workers, queues and attempts that need somebody."""
     with opened.read() as tx:
         judged = health.workers(tx, opened, context)
-        warnings = health.warnings(tx, judged, context.clock.wall())
+        findings = health.findings(tx, judged, context.clock.wall())
     alive = sum(worker["state"] == "alive" for worker in judged)
     return [
         _check("workers", "ok", f"{alive} alive of {len(judged)} on the roll"),
-        *(_check("attention", "look", warning) for warning in warnings),
+        *(_check("attention", "look", found, remedy) for found, remedy in findings),
     ]
 
 

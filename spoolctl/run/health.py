@@ -41,17 +41,24 @@ def workers(tx: Connection, database: Database, context: Context) -> list[dict[s
 
 def warnings(tx: Connection, judged: Sequence[dict[str, Any]], now: int) -> list[str]:
     """A line for each thing that somebody should look at, with what to do."""
+    return [f"{found}: {remedy}" for found, remedy in findings(tx, judged, now)]
+
+
+def findings(tx: Connection, judged: Sequence[dict[str, Any]], now: int) -> list[tuple[str, str]]:
+    """The same as pairs: what was found, and what to do."""
     found = [
-        f"worker {worker['worker']} (process {worker['pid']} on {worker['host']}) hangs; its jobs stay with it:"
-        f" kill it if it does not come back"
+        (
+            f"worker {worker['worker']} (process {worker['pid']} on {worker['host']}) hangs; its jobs stay with it",
+            "kill it if it does not come back",
+        )
         for worker in judged
         if worker["state"] == liveness.HUNG
     ]
-    found += [f"job {job} cannot be taken back: {why}" for job, why in recover.stuck(tx)]
+    found += [(f"job {job} cannot be taken back: {why}", "end that process") for job, why in recover.stuck(tx)]
     serving = [worker["queues"] for worker in judged if worker["state"] == liveness.ALIVE]
     if not all_served(serving):
         found += [
-            f"no live worker serves queue {queue}, where jobs are due: spoolctl work --queue {queue}"
+            (f"no live worker serves queue {queue}, where jobs are due", f"spoolctl work --queue {queue}")
             for queue in claim.due_queues(tx, now)
             if not any(queue in queues for queues in serving)
         ]

@@ -27,6 +27,12 @@ RULES = {
     "attempts are numbered without gaps": """
         SELECT j.id FROM jobs AS j WHERE j.attempts <> (SELECT COUNT(*) FROM attempts WHERE job = j.id)
         OR j.attempts <> (SELECT COALESCE(MAX(number), 0) FROM attempts WHERE job = j.id)
+        OR (SELECT MIN(number) FROM attempts WHERE job = j.id) <> 1
+    """,
+    "attempts, events and tags are of jobs that are there": """
+        SELECT job FROM attempts WHERE job NOT IN (SELECT id FROM jobs)
+        UNION SELECT job FROM events WHERE job NOT IN (SELECT id FROM jobs)
+        UNION SELECT job FROM tags WHERE job NOT IN (SELECT id FROM jobs)
     """,
     "counts equal a recount": """
         SELECT queue || '/' || state FROM (
