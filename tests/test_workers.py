@@ -269,7 +269,7 @@ def test_status_names_an_attempt_that_cannot_be_ended_and_says_why(spool: Spool)
     database = open_queue(spool.place)
     with database.write() as tx:
         recover.note_stuck(tx, job, 1, why)
-    assert warnings(spool) == [f"job {job} cannot be taken back: {why}"]
+    assert warnings(spool) == [f"job {job} cannot be taken back: {why}: end that process"]
     with database.write() as tx:
         recover.note_stuck(tx, job, 1, None)
     assert warnings(spool) == []
