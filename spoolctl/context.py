@@ -36,6 +36,10 @@ class Clock:
         """Seconds that only grow; for durations and deadlines of this process."""
         return time.monotonic()
 
+    def sleep(self, seconds: float) -> None:
+        """Let that much time pass."""
+        time.sleep(max(0.0, seconds))
+
 
 class Context:
     """db: the value of `--db`, None where it was not given. say: one line for people, on stderr.

@@ -85,14 +85,6 @@ def test_the_same_moment_is_the_same_also_after_a_retry(tx: Connection) -> None:
     assert submit(tx, NOW + 5000, wanted(key="k", at=NOW + 60_000)).warnings == []
 
 
-def test_a_forced_retry_holds_though_the_job_succeeds_before_it_is_stopped(tx: Connection) -> None:
-    """It was acknowledged: without this the job would stay done and never run again."""
-    submit(tx, NOW, wanted())
-    claim.claim(tx, NOW, (1, "w"), (), 1)
-    assert control.retry(tx, NOW, 1, True)
-    assert settle(tx, NOW, 1, 1, 1, Outcome("succeeded")) == "queued"
-
-
 def test_a_job_that_is_queued_again_has_not_failed(tx: Connection) -> None:
     submit(tx, NOW, wanted())
     claim.claim(tx, NOW, (1, "w"), (), 1)

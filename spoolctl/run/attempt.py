@@ -70,7 +70,7 @@ class Attempt:
                 return False
             self._left.seconds = max(0.0, now - self.started)
             self._begin_fence(now)
-        if self._fence and not self._fence.step(now):
+        if self._fence and (now < self._fence.next or not self._fence.step(now)):
             self.next = self._fence.next
             return False
         self.outcome = self._told(self._left)

@@ -15,7 +15,7 @@ import signal
 
 from spoolctl.limits import TERM_GRACE
 from spoolctl.run.liveness import boot_id, lock_held, pid_namespace
-from spoolctl.run.proc import available, holds_lock, living, marker, read_stat
+from spoolctl.run.proc import available, holds_lock, living, marker, read_stat, scan
 from spoolctl.run.process import group_exists
 
 TYPE_CHECKING = False
@@ -23,9 +23,12 @@ if TYPE_CHECKING:
     from spoolctl.run.proc import Stat
     from spoolctl.store.workers import Worker
 
+    Processes = list[tuple[Stat, "str | None"]]
+
 # In the place of a leader's start time: it has been waited for, so whoever has its number now is another.
 ENDED = -1
 LOOK_AGAIN = 0.05  # seconds between two looks while something is being ended
+LOOK_AT_STUCK = 1.0  # and where it cannot be
 
 
 class Fence:
@@ -46,25 +49,26 @@ class Fence:
         self.sure = False
         self.stuck: str | None = None
 
-    def step(self, now: float) -> bool:
-        """Do what is due; True when nothing of the attempt is left. now: monotonic seconds."""
-        self.next = now + LOOK_AGAIN
+    def step(self, now: float, processes: Processes | None = None) -> bool:
+        """Do what is due; True when nothing of the attempt is left.
+
+        now: monotonic seconds. processes: what `proc.scan` has just found, where the caller has many
+        fences; None: look.
+        """
         self.stuck = None
         number = signal.SIGKILL if now >= self.kill_at else signal.SIGTERM
-        if available():
-            left = self._end_processes(number)
-        else:
-            left = self._end_group(number)
-        if left:
-            return False
-        if lock_held(self.output):
-            self.stuck = "a process that cannot be seen from here still holds its output"
-            return False
-        return True
+        try:
+            left = self._end_processes(number, processes) if available() else self._end_group(number)
+            if not left and lock_held(self.output):
+                self.stuck = "a process that cannot be seen from here still holds its output"
+        except OSError as error:
+            self.stuck = f"the processes cannot be looked through: {error.strerror}"
+        self.next = now + (LOOK_AGAIN if self.stuck is None else LOOK_AT_STUCK)
+        return not left and self.stuck is None
 
-    def _end_processes(self, number: int) -> bool:
+    def _end_processes(self, number: int, processes: Processes | None) -> bool:
         """Signal each surviving process; whether there was any."""
-        ours, unsure = self._find()
+        ours, unsure = self._find(scan() if processes is None else processes)
         if not ours and not unsure and lock_held(self.output):
             ours = lock_holders(self.output)
         refused = [stat.pid for stat in ours if self._due(stat, number) and not _signal(stat, number)]
@@ -74,7 +78,7 @@ class Fence:
             self.stuck = f"process {unsure[0].pid} may belong to it, or be a stranger that has its group's number"
         return bool(ours or unsure)
 
-    def _find(self) -> tuple[list[Stat], list[Stat]]:
+    def _find(self, processes: Processes) -> tuple[list[Stat], list[Stat]]:
         """The live processes that are the attempt's, and those that may be.
 
         The group's number is the attempt's for as long as a process has been seen in it since its
@@ -88,11 +92,13 @@ class Fence:
             self.group = None  # somebody else's by now, so of ours nobody is left in it
         ours: list[Stat] = []
         unsure: list[Stat] = []
-        for stat in living():
-            if marker(stat) == self.marker:
+        for stat, mark in processes:
+            if mark == self.marker:
                 ours.append(stat)
             elif self.group is not None and stat.group == self.group:
                 (ours if self.sure else unsure).append(stat)
+        if leader is None and not any(stat.group == self.group for stat in [*ours, *unsure]):
+            self.group = None  # it has emptied, so its number is free for others
         return ours, unsure
 
     def _due(self, stat: Stat, number: int) -> bool:
@@ -143,20 +149,32 @@ def _signal(process: Stat, number: int) -> bool:
     """Signal that very process; False where the system refuses. A pidfd pins the process: once it
     is open and the start time still agrees, no recycled pid can be hit."""
     try:
-        if not hasattr(os, "pidfd_open") or not hasattr(signal, "pidfd_send_signal"):
-            os.kill(process.pid, number)
-            return True
-        descriptor = os.pidfd_open(process.pid)
+        descriptor = _pin(process.pid)
         try:
             stat = read_stat(process.pid)
-            if stat is not None and stat.start == process.start:
+            if stat is None or stat.start != process.start:
+                return True  # it is gone
+            if descriptor is None:
+                os.kill(process.pid, number)
+            else:
                 signal.pidfd_send_signal(descriptor, number)
         finally:
-            os.close(descriptor)
+            if descriptor is not None:
+                os.close(descriptor)
     except ProcessLookupError:
         pass
     except PermissionError:
         return False
-    except OSError:  # a kernel without pidfds
-        os.kill(process.pid, number)
     return True
+
+
+def _pin(pid: int) -> int | None:
+    """A pidfd; None where the system has none, or a container's filter forbids them."""
+    if not hasattr(os, "pidfd_open") or not hasattr(signal, "pidfd_send_signal"):
+        return None
+    try:
+        return os.pidfd_open(pid)
+    except ProcessLookupError:
+        raise
+    except OSError:
+        return None

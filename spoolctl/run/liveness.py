@@ -13,7 +13,7 @@ import fcntl
 import os
 
 from spoolctl.errors import Fail
-from spoolctl.run.proc import read_stat
+from spoolctl.run.proc import not_here, read_stat
 from spoolctl.store.explain import from_system
 from spoolctl.store.workers import Worker
 
@@ -65,7 +65,10 @@ def forget(place: Place, worker: Worker) -> None:
 def judge(place: Place, worker: Worker, now: int, threshold: float) -> str:
     """ALIVE, HUNG or DEAD. now: ms since 1970. threshold: seconds until a heartbeat is stale."""
     fresh = abs(now - worker.heartbeat_at) < threshold * 1000
-    held = lock_held(os.path.join(place.workers, worker.lock))
+    try:
+        held = lock_held(os.path.join(place.workers, worker.lock))
+    except OSError:
+        return ALIVE  # inconclusive
     if held is False:
         return DEAD
     if held is None and not fresh and _process_gone(worker):
@@ -74,13 +77,15 @@ def judge(place: Place, worker: Worker, now: int, threshold: float) -> str:
 
 
 def lock_held(path: str) -> bool | None:
-    """Whether somebody holds the flock of that file; None where that cannot be told.
+    """Whether somebody holds the flock of that file; None where that cannot be told. Raises OSError
+    where this process can open no more files.
 
     A shared lock is tried, so that two who ask at the same moment do not see each other.
     """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-    except OSError:
+    except OSError as error:
+        not_here(error)
         return None
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -95,9 +100,11 @@ def lock_held(path: str) -> bool | None:
 
 def _process_gone(worker: Worker) -> bool:
     """Proof, without the lock, that the worker's process does not run; False is inconclusive."""
-    if worker.boot_id is None or worker.boot_id != boot_id():
+    if worker.boot_id is None or boot_id() is None:
+        return False
+    if worker.boot_id != boot_id():
         # Another boot of this machine ended it; of another machine nothing is known.
-        return worker.boot_id is not None and worker.host == os.uname().nodename
+        return worker.host == os.uname().nodename
     if worker.pid_ns != pid_namespace():
         return False  # its pid means something else here
     return not process_runs(worker.pid, worker.pid_start)

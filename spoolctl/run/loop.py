@@ -53,6 +53,7 @@ class Loop:
         self.next_tick = 0.0
         self.clock_offset: float | None = None  # the wall clock less the monotonic one, seconds
         self.due_at: int | None = None
+        self.news = True  # somebody may want something of us
         self.more = True  # there may be something to claim
         self.finished = False
 
@@ -144,14 +145,16 @@ class Loop:
             return
         tick = now >= self.next_tick
         try:
+            self._be_rid_of_doubt(self.clock.wall())
             beaten = self.member.beat(self.database, now)
             # A worker with nothing to do asks one cheap question a second, and looks at everything
             # with each heartbeat, whatever the answers were.
-            news = beaten or ((tick or self.wakeup.rung) and self.database.changed_by_others())
+            if beaten or ((tick or self.wakeup.rung) and self.database.changed_by_others()):
+                self.news = self.more = self.reaper.news = True
             self.wakeup.rung = False
-            if news:
-                self.more = self.reaper.news = True
+            if self.news:
                 self._look(now)
+                self.news = False
             if tick:
                 self.next_tick = now + TICK
                 self.launch.forget_programs()
@@ -207,7 +210,7 @@ class Loop:
     def _must_write(self) -> bool:
         """Whether there is something to record or to claim. Asked with a read where it is not
         known, so that idle workers never take the write lock."""
-        if self.ended or self.trouble.unsure or self.reaper.proved:
+        if self.ended or self.reaper.proved:
             return True
         now = self.clock.wall()
         if not self._room() or not (self.more or (self.due_at is not None and self.due_at <= now)):
@@ -220,7 +223,6 @@ class Loop:
     def _write(self) -> None:
         """The turn's transaction, then the spawns that it has promised."""
         now = self.clock.wall()
-        self._be_rid_of_doubt(now)
         room = 0 if self.trouble.code else self._room()  # first record, then start anew
         with self.database.write() as tx:
             states = [settle(tx, now, job.job, job.attempt, self.me.id, how) for job, how in self.ended]
@@ -291,6 +293,9 @@ class Loop:
 
     def _judge_end(self) -> None:
         """Whether the plan is fulfilled."""
+        if self.wakeup.stops > 1 and not self.ended and all(a.stuck for a in self.running.values()):
+            self.finished = True  # what cannot be ended keeps its line; a peer, or the next worker, goes on with it
+            return
         if self.running or self.ended or self.reaper.busy or self.trouble.unsure:
             return
         if self.tally.stopped:

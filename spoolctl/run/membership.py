@@ -52,7 +52,11 @@ class Membership:
 
     def check_file(self) -> None:
         """Raise Fail("QUEUE_GONE") where the path names another file than the one that is open."""
-        if identity(self.place.path) != self.file:
+        try:
+            found = identity(self.place.path)
+        except OSError:
+            return  # it cannot be told, so nothing is concluded
+        if found != self.file:
             raise self._gone()
 
     def check_queue(self, database: Database) -> None:
@@ -82,9 +86,10 @@ class Membership:
 
 
 def identity(path: str) -> tuple[int, int] | None:
-    """What tells a file from any other at the same path; None where there is none."""
+    """What tells a file from any other at the same path; None where there is none. Raises OSError
+    where that cannot be told."""
     try:
         found = os.stat(path)
-    except OSError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
     return found.st_dev, found.st_ino

@@ -6,6 +6,8 @@ Everything here is a glance: a process may be gone, or another have its number, 
 from __future__ import annotations
 
 import os
+import time
+from errno import EMFILE, ENFILE, ENOMEM
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -23,6 +25,7 @@ class Stat:
         self.group = int(fields[2])
         self.threads = int(fields[17])
         self.start = int(fields[19])
+        self.size = int(fields[20])  # 0: a kernel thread, or what has ended
 
     @property
     def alive(self) -> bool:
@@ -36,8 +39,18 @@ def read_stat(pid: int) -> Stat | None:
         with open(f"/proc/{pid}/stat", "rb") as file:
             # The name in parentheses may contain anything; the fields follow its last one.
             return Stat(pid, file.read().rpartition(b")")[2].split())
-    except (OSError, IndexError, ValueError):
+    except OSError as error:
+        not_here(error)
         return None
+    except (IndexError, ValueError):
+        return None
+
+
+def not_here(error: OSError) -> None:
+    """Raise it again where it says nothing of the process, but that this one can open no more files:
+    taken for "not there" it would let a fence open."""
+    if error.errno in (EMFILE, ENFILE, ENOMEM):
+        raise error
 
 
 def available() -> bool:
@@ -46,24 +59,46 @@ def available() -> bool:
 
 
 def living() -> Iterator[Stat]:
-    """Every live process that can be seen, but not this one."""
-    if available():
-        for name in os.listdir("/proc"):
-            stat = read_stat(int(name)) if name.isdigit() and int(name) != os.getpid() else None
+    """Every live process that can be seen, but not this one.
+
+    Listed again until nobody new is found: one that forks after the listing and ends before its own
+    line is read would else escape by its child.
+    """
+    seen = {str(os.getpid())}
+    while available():
+        fresh = [name for name in os.listdir("/proc") if name.isdigit() and name not in seen]
+        if not fresh:
+            return
+        seen.update(fresh)
+        for name in fresh:
+            stat = read_stat(int(name))
             if stat and stat.alive:
                 yield stat
 
 
+def scan() -> list[tuple[Stat, str | None]]:
+    """Every live process with its marker."""
+    return [(stat, marker(stat)) for stat in living()]
+
+
 def environment(stat: Stat) -> list[bytes]:
-    """What the process was started with; empty where it may not be read."""
-    for root in _roots(stat):
-        try:
-            with open(f"{root}/environ", "rb") as file:
-                found = file.read()
-        except OSError:
-            continue
-        if found:
-            return found.split(b"\0")
+    """What the process was started with; empty where it may not be read. It is also empty for some
+    microseconds of an execve(2), so it is asked again."""
+    for again in range(5):
+        readable = False
+        for root in _roots(stat):
+            try:
+                with open(f"{root}/environ", "rb") as file:
+                    found = file.read()
+                readable = True
+            except OSError as error:
+                not_here(error)
+                continue
+            if found:
+                return found.split(b"\0")
+        if not stat.size or not readable:
+            break
+        time.sleep(0.0002 * again)
     return []
 
 
@@ -86,8 +121,8 @@ def holds_lock(stat: Stat, file: os.stat_result) -> bool:
                 # Inode numbers repeat on other file systems: the descriptor itself tells which file it is.
                 if locked and os.path.samestat(os.stat(f"{root}/fd/{number}"), file):
                     return True
-        except OSError:
-            continue
+        except OSError as error:
+            not_here(error)
     return False
 
 

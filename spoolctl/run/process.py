@@ -10,6 +10,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import resource  # noqa: F401 (os.wait4 would load it at its first call, when no file may be to be had)
 import signal
 import stat
 import sys
@@ -114,11 +115,7 @@ def _make_folders(path: str) -> None:
 
 
 def _start(job: Claimed, env: dict[bytes, bytes], home: int, files: list[int], known: Programs) -> int:
-    if job.cwd is not None:
-        try:
-            os.chdir(job.cwd)  # posix_spawn has no directory; there is one thread, so nobody notices
-        except OSError as error:
-            raise NotStarted(_refused(f"cwd {os.fsdecode(job.cwd)}", error)) from error
+    _enter(job.cwd, home)
     try:
         return os.posix_spawn(
             _program(job.argv[0], env, known),
@@ -134,8 +131,23 @@ def _start(job: Claimed, env: dict[bytes, bytes], home: int, files: list[int], k
             setsigdef=DEFAULT_SIGNALS,
         )
     finally:
-        if job.cwd is not None:
+        try:
+            os.fchdir(home)  # so as not to keep somebody's folder busy
+        except OSError:
+            pass  # the command runs; whoever needs that directory will be told
+
+
+def _enter(cwd: bytes | None, home: int) -> None:
+    """Go to the job's directory: posix_spawn has none, and with one thread nobody notices."""
+    try:
+        if cwd is None:
             os.fchdir(home)
+        else:
+            os.chdir(cwd)
+    except OSError as error:
+        if cwd is None:
+            raise NotStarted(_machine(f"the worker's directory: {error.strerror}")) from error
+        raise NotStarted(_refused(f"cwd {os.fsdecode(cwd)}", error)) from error
 
 
 def _program(name: bytes, env: dict[bytes, bytes], known: Programs) -> bytes:
@@ -144,7 +156,7 @@ def _program(name: bytes, env: dict[bytes, bytes], known: Programs) -> bytes:
     if b"/" in name:
         return name
     key = (name, env.get(b"PATH"))
-    if key in known:
+    if key in known and os.access(known[key], os.X_OK):
         return known[key]
     found = _search(name, env)
     if all(os.path.isabs(folder) for folder in os.get_exec_path(env)):  # type: ignore[arg-type]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from spoolctl.run import liveness
 from spoolctl.run.fence import Fence, group_in_reach
+from spoolctl.run.proc import scan
 from spoolctl.store import recover, workers
 
 TYPE_CHECKING = False
@@ -95,10 +96,15 @@ class Reaper:
     def step(self, database: Database) -> None:
         """Go on with every fence that is due."""
         now = self.clock.monotonic()
-        for key, case in list(self.cases.items()):
-            if now < case.fence.next:
-                continue
-            if case.fence.step(now):
+        due = {key: case for key, case in self.cases.items() if now >= case.fence.next}
+        if not due:
+            return
+        try:
+            processes = scan()  # once for all of them
+        except OSError:
+            processes = None  # each fence finds out for itself, and says so
+        for key, case in due.items():
+            if case.fence.step(now, processes):
                 del self.cases[key]
                 self.proved.append(case)
                 self.point("fenced")

@@ -10,6 +10,7 @@ from spoolctl.errors import Fail
 from spoolctl.run import liveness
 from spoolctl.run.bell import ring
 from spoolctl.run.doorbell import Ear
+from spoolctl.run.fence import Fence
 from spoolctl.run.reaper import Case
 from spoolctl.store import control, recover, workers
 
@@ -48,6 +49,30 @@ def wait_until_stopped(database: Database, jobs: Sequence[int], context: Context
             if left <= 0:
                 raise _late(waiting[0], cases)
             ear.listen(min([left, POLL, *(case.fence.next - clock.monotonic() for case in cases.values())]))
+
+
+def end_leftovers(database: Database, jobs: Sequence[int], context: Context, seconds: float) -> None:
+    """End what successful attempts of `jobs` have left running: before they run again, nothing of the
+    old attempt may be alive. Raises Fail("TIMED_OUT") after `seconds`."""
+    clock = context.clock
+    with database.read() as tx:
+        found = [(job, control.last_success(tx, job)) for job in jobs]
+    fences = {}
+    for job, last in found:
+        if last:
+            output = database.place.output(database.queue_id, job, last[0]) + ".stdout"
+            fences[job] = Fence(last[1], None, None, output, clock.monotonic())
+    deadline = clock.monotonic() + seconds
+    while True:
+        now = clock.monotonic()
+        fences = {job: fence for job, fence in fences.items() if now < fence.next or not fence.step(now)}
+        if not fences:
+            return
+        if now >= deadline:
+            job, fence = next(iter(fences.items()))
+            why = fence.stuck or "its last attempt has left processes that do not end"
+            raise Fail("TIMED_OUT", f"job {job} is not put back: {why}", "end them, then try again")
+        context.clock.sleep(min(fence.next for fence in fences.values()) - now)
 
 
 def _needs_help(database: Database, worker: Worker, held: Held, context: Context) -> bool:

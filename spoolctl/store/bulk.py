@@ -21,7 +21,7 @@ FIELDS = (*PAYLOAD, "delay", "at", "key", "note", "anew")
 TABLES = (
     "PRAGMA temp.journal_mode = OFF",  # nothing in it is ever rolled back
     f"CREATE TEMP TABLE incoming (n INTEGER PRIMARY KEY, {', '.join(FIELDS)})",
-    "CREATE TEMP TABLE incoming_tags (n, name, value)",
+    "CREATE TEMP TABLE incoming_tags (n, name, value, PRIMARY KEY (n, name)) WITHOUT ROWID",
 )
 COLLECT = f"INSERT INTO incoming (n, {', '.join(FIELDS)}) VALUES (?{', ?' * len(FIELDS)})"
 COLLECT_TAG = "INSERT INTO incoming_tags VALUES (?, ?, ?)"

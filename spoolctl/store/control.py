@@ -17,6 +17,10 @@ if TYPE_CHECKING:
 
 STATE = "SELECT state, key, attempts FROM jobs WHERE id = ?"
 MARKED = "SELECT state, stop IS NOT NULL FROM jobs WHERE id = ?"
+LAST_SUCCESS = """
+SELECT a.number, a.marker FROM jobs AS j JOIN attempts AS a ON a.job = j.id AND a.number = j.attempts
+WHERE j.id = ? AND j.state = 'done'
+"""
 STOP = "UPDATE jobs SET stop = ? WHERE id = ?"
 CANCEL = "UPDATE jobs SET state = ?, ready = NULL, finished_at = ?, failure_reason = 'canceled' WHERE id = ?"
 RETRY = """
@@ -70,6 +74,12 @@ def stopping(tx: Connection, jobs: Iterable[int]) -> tuple[dict[int, str], list[
     """The states of `jobs`, and which of them are marked to be stopped and have not yet."""
     rows = [(job, tx.execute(MARKED, (job,)).fetchone()) for job in jobs]
     return {job: row[0] for job, row in rows if row}, [job for job, row in rows if row and row[1]]
+
+
+def last_success(tx: Connection, job: int) -> tuple[int, str] | None:
+    """(attempt, marker) of a done job, whose background children may still run; None of any other."""
+    row: tuple[int, str] | None = tx.execute(LAST_SUCCESS, (job,)).fetchone()
+    return row
 
 
 def _retry_hint(state: str, job: int) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import time
 
 from spoolctl.errors import Fail
 from spoolctl.limits import APPLICATION_ID, BUSY_TIMEOUT, FOLDER, SCHEMA_VERSION
@@ -27,18 +28,31 @@ def create(place: Place) -> None:
     try:
         _make_directory(place, directory)
         make_folders(place)
-        lock = os.open(directory, os.O_RDONLY)
+        lock = os.open(place.folder, os.O_RDONLY)
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX)
+            _wait_for(lock, place)
             if absent(place.path):
                 _publish(place)
-                os.fsync(lock)
+                sync_folder(directory)
         finally:
             os.close(lock)
     except sqlite3.Error as error:
         raise explain(error, place) from error
     except OSError as error:
         raise from_system(error, place.path) from error
+
+
+def _wait_for(lock: int, place: Place) -> None:
+    """Take the lock of our own folder; nobody but another maker has a reason to hold it for long."""
+    deadline = time.monotonic() + BUSY_TIMEOUT
+    while True:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                raise Fail("LOCKED", f"{place.folder} is locked by another process", "try again") from None
+            time.sleep(0.01)
 
 
 def _make_directory(place: Place, directory: str) -> None:
@@ -64,11 +78,16 @@ def make_folder(path: str) -> None:
         os.mkdir(path, 0o700)
     except FileExistsError:
         return
-    parent = os.open(os.path.dirname(path), os.O_RDONLY)
+    sync_folder(os.path.dirname(path))
+
+
+def sync_folder(path: str) -> None:
+    """Else a power cut may take what is new in it, with everything that is in that."""
+    descriptor = os.open(path, os.O_RDONLY)
     try:
-        os.fsync(parent)  # else a power cut may take the folder with everything in it
+        os.fsync(descriptor)
     finally:
-        os.close(parent)
+        os.close(descriptor)
 
 
 def _publish(place: Place) -> None:

@@ -47,7 +47,10 @@ class Database:
         https://www.sqlite.org/pragma.html#pragma_data_version; our own ring of the bell wakes us too.
         """
         before = self.version
-        self.version = self.connection.execute("PRAGMA data_version").fetchone()[0]
+        try:
+            self.version = self.connection.execute("PRAGMA data_version").fetchone()[0]
+        except sqlite3.Error as error:
+            raise explained(error, self.place) from error
         return self.version != before
 
     def wait_for_lock(self, seconds: float) -> None:
@@ -95,6 +98,9 @@ class Transaction:
             # On a full disk SQLite has rolled back by itself; a second ROLLBACK would be an error.
             if connection.in_transaction:
                 connection.execute("ROLLBACK")
+        except sqlite3.Error:
+            pass
+        try:
             if not self.sync:
                 connection.execute("PRAGMA synchronous = FULL")
         except sqlite3.Error:

@@ -69,7 +69,7 @@ def settle(tx: Connection, now: int, job: int, attempt: int, worker: int, outcom
     crashes += budget == "crashes"
     if failures > max_retries or (max_crashes is not None and crashes > max_crashes):
         action = "bury" if budget else action
-    if stop == "retry":  # also where it succeeded just before: to be run again is what was asked for
+    if stop == "retry" and kind == "canceled":
         action, failures, crashes = "release", 0, 0
     state = MOVES[action][RUNNING]
 
@@ -83,7 +83,7 @@ def settle(tx: Connection, now: int, job: int, attempt: int, worker: int, outcom
     events.record(tx, now, job, event, attempt, name, reason)
     if state == DEAD:
         events.record(tx, now, job, "dead", attempt, name, reason)
-    if stop == "retry":
+    if stop == "retry" and state == QUEUED:
         events.record(tx, now, job, "retried")
     return state
 
