@@ -55,7 +55,7 @@ class Fence:
         now: monotonic seconds. processes: what `proc.scan` has just found, where the caller has many
         fences; None: look.
         """
-        self.stuck = None
+        self.stuck, left = None, True
         number = signal.SIGKILL if now >= self.kill_at else signal.SIGTERM
         try:
             left = self._end_processes(number, processes) if available() else self._end_group(number)

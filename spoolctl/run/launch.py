@@ -31,7 +31,7 @@ class Launch:
         process.close_inherited()
         self.clock, self.say, self.point = context.clock, context.say, point
         self.base = {os.fsencode(name): os.fsencode(value) for name, value in context.environ.items()}
-        self.home = os.open(".", os.O_RDONLY | os.O_CLOEXEC)
+        self.home = _here()
         self.unnoted: list[Attempt] = []
         self.held_until = 0.0
         self._hold_back = 0.0
@@ -84,3 +84,12 @@ class Launch:
                     claim.record_spawn(tx, job.job, job.attempt, attempt.pid, attempt.leader_start())
         self.unnoted = []
         self.point("recorded")
+
+
+def _here() -> int:
+    """A descriptor of the worker's directory; -1 where it is closed to it. Then only jobs with a
+    --cwd can be started, and the others are told why."""
+    try:
+        return os.open(".", os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return -1
