@@ -133,7 +133,7 @@ def _start(job: Claimed, env: dict[bytes, bytes], home: int, files: list[int], k
     finally:
         try:
             os.fchdir(home)  # so as not to keep somebody's folder busy
-        except OSError:
+        except (OSError, ValueError):
             pass  # the command runs; whoever needs that directory will be told
 
 
@@ -144,9 +144,9 @@ def _enter(cwd: bytes | None, home: int) -> None:
             os.fchdir(home)
         else:
             os.chdir(cwd)
-    except OSError as error:
+    except (OSError, ValueError) as error:
         if cwd is None:
-            raise NotStarted(_machine(f"the worker's directory: {error.strerror}")) from error
+            raise NotStarted(_machine("the worker's own directory is closed to it")) from error
         raise NotStarted(_refused(f"cwd {os.fsdecode(cwd)}", error)) from error
 
 
