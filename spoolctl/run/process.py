@@ -159,15 +159,15 @@ def _program(name: bytes, env: dict[bytes, bytes], known: Programs) -> bytes:
     if key in known and os.access(known[key], os.X_OK):
         return known[key]
     found = _search(name, env)
-    if all(os.path.isabs(folder) for folder in os.get_exec_path(env)):  # type: ignore[arg-type]
+    if all(os.path.isabs(folder) for folder in _folders(env)):
         known[key] = found  # by a relative folder each working directory would have its own
     return found
 
 
 def _search(name: bytes, env: dict[bytes, bytes]) -> bytes:
     refused = errno.ENOENT
-    for folder in os.get_exec_path(env):  # type: ignore[arg-type]  # it takes bytes
-        path = os.path.join(os.fsencode(folder), name)
+    for folder in _folders(env):
+        path = os.path.join(folder, name)
         try:
             mode = os.stat(path).st_mode
         except OSError:
@@ -176,6 +176,12 @@ def _search(name: bytes, env: dict[bytes, bytes]) -> bytes:
             return path
         refused = errno.EACCES
     raise OSError(refused, os.strerror(refused), name)
+
+
+def _folders(env: dict[bytes, bytes]) -> list[bytes]:
+    """Where programs are looked for; an empty one is the command's directory. `os.get_exec_path`
+    would load a module for it, when perhaps no file may be opened any more."""
+    return env.get(b"PATH", os.fsencode(os.defpath)).split(b":")
 
 
 def _refused(what: str, error: OSError | ValueError) -> Outcome:
