@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import shutil
+import time
 from typing import TYPE_CHECKING
 
-from bench.tools import COMMAND, Row, begin, call, fill, folder, medians
+from bench.tools import COMMAND, Row, begin, call, fill, folder, medians, queue, until
+from spoolctl.run.bell import ring
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from spoolctl.store.database import Database
 
 JOBS = 2000
 FEW = 400  # for peers that are much slower
@@ -51,8 +55,7 @@ def parallel(path: Path) -> float:
 
 def contention(rounds: int) -> list[Row]:
     """Sixteen workers on one queue beside two; none may fail."""
-    with folder() as path:
-        many, few = medians(max(1, rounds // 2), lambda: workers(path, 16), lambda: workers(path, 2))
+    many, few = medians(max(1, rounds // 2), lambda: workers(16), lambda: workers(2))
     return [
         Row(
             "16 workers on one queue, --jobs 1",
@@ -64,14 +67,25 @@ def contention(rounds: int) -> list[Row]:
     ]
 
 
-def workers(path: Path, count: int) -> float:
-    """Seconds from the first start to the last end; their starts are part of it."""
-    import time
+def workers(count: int) -> float:
+    """Seconds from the submission of 2,000 jobs to the last result; the workers wait for them."""
+    with folder() as place:
+        database = queue(place)
+        started = [begin([*COMMAND, "work"], place) for _ in range(count)]
+        until(lambda: number(database, "SELECT COUNT(*) FROM workers") == count)
+        began = time.perf_counter()
+        fill(place, JOBS, "true")
+        ring(database.place)
+        until(lambda: number(database, "SELECT SUM(n) FROM counts WHERE state = 'done'") == JOBS, 0.005)
+        taken = time.perf_counter() - began
+        for process in started:
+            process.terminate()
+        codes = [process.wait() for process in started]
+        if any(codes):
+            raise RuntimeError("a worker has failed")
+    return taken
 
-    fill(path, JOBS, "true")
-    began = time.perf_counter()
-    started = [begin([*COMMAND, "work", "--drain"], path) for _ in range(count)]
-    codes = [process.wait() for process in started]
-    if any(codes):
-        raise RuntimeError(f"workers left with {codes}")
-    return time.perf_counter() - began
+
+def number(database: Database, query: str) -> int:
+    with database.read() as tx:
+        return int(tx.execute(query).fetchone()[0] or 0)

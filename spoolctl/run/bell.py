@@ -23,3 +23,11 @@ def ring(place: Place) -> None:
             pass
     except OSError:
         pass
+
+
+def last_rung(place: Place) -> float:
+    """When anybody rang, in seconds since 1970; 0 where nobody ever did."""
+    try:
+        return os.stat(os.path.join(place.bell, FILE)).st_mtime
+    except OSError:
+        return 0.0

@@ -16,15 +16,59 @@ import signal
 import sys
 import time
 
-from spoolctl.run.bell import FILE, ring
+from spoolctl.run.bell import FILE, last_rung, ring
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from spoolctl.context import Clock
     from spoolctl.store.place import Place
 
 # The signal that F_NOTIFY sends of itself. Not a real-time one: those queue up, ring by ring, and where
 # the user's limit of queued signals is reached the kernel sends SIGIO anyway (fcntl(2), F_SETSIG).
 SIGNAL = signal.SIGIO
+
+
+PAUSE = 0.02  # seconds between two rings of one worker
+COARSE = 0.005  # seconds by which a file's time may be off
+
+
+class Ringer:
+    """Rings for a worker: at once where it seldom has news, but not with every result of many. Each
+    ring wakes everybody, and sixteen busy workers would do little else. What somebody else's ring has
+    told already is not rung again, so each news is out within two pauses.
+
+    next: when `ring` has something to do; monotonic seconds.
+    """
+
+    def __init__(self, place: Place, clock: Clock) -> None:
+        self.place, self.clock = place, clock
+        self.first: float | None = None  # wall time of the first change that nobody has been told of
+        self.last = 0.0  # and of the last one
+        self.quiet_until = 0.0
+
+    @property
+    def next(self) -> float:
+        return self.quiet_until if self.first is not None else float("inf")
+
+    def changed(self) -> None:
+        """Something was committed that others may wait for."""
+        self.last = self.clock.wall() / 1000
+        if self.first is None:
+            self.first = self.last
+
+    def ring(self) -> None:
+        """Tell it, where it is time to."""
+        now = self.clock.monotonic()
+        if self.first is None or now < self.quiet_until:
+            return
+        self.quiet_until = now + PAUSE
+        told = last_rung(self.place)
+        # By somebody else, and with it all that came before; a time to come is of a clock set back.
+        if self.first + COARSE < told <= self.clock.wall() / 1000 + COARSE:
+            self.first = self.last if self.last > told - COARSE else None
+        else:
+            self.first = None
+            ring(self.place)
 
 
 class Listener:

@@ -13,6 +13,7 @@ from spoolctl.errors import Fail
 from spoolctl.run import faults
 from spoolctl.run.attempt import Attempt
 from spoolctl.run.bell import ring
+from spoolctl.run.doorbell import Ringer
 from spoolctl.run.launch import Launch
 from spoolctl.run.membership import Membership
 from spoolctl.run.plan import Tally
@@ -50,6 +51,7 @@ class Loop:
         self.ended: list[tuple[Claimed, Outcome]] = []  # over or never started, and not yet recorded
         self.claims = 0
         self.trouble = Trouble(self.say)
+        self.ringer = Ringer(database.place, self.clock)
         self.next_tick = 0.0
         self.clock_offset: float | None = None  # the wall clock less the monotonic one, seconds
         self.due_at: int | None = None
@@ -72,12 +74,14 @@ class Loop:
                     self.wakeup.sleep(LINGER)
                     self._wake()
                 self._turn()
+                self.ringer.ring()
                 self._judge_end()
                 if not self.finished:
                     self.wakeup.sleep(self._until_next())
             self.point("leaving")
             self.database.wait_for_lock(limits.BUSY_TIMEOUT)
             self.member.leave(self.database)
+            ring(self.database.place)
         finally:
             self.wakeup.close()
             self.member.close()
@@ -241,7 +245,7 @@ class Loop:
         ended, self.ended = self.ended, []
         self._spawn(claimed)  # before anything that could fail: the queue says that they run
         self._tell(ended, states)
-        ring(self.database.place)
+        self.ringer.changed()
         self.reaper.told(reaped, self.database)
 
     def _tell(self, ended: list[tuple[Claimed, Outcome]], states: list[str | None]) -> None:
@@ -320,7 +324,7 @@ class Loop:
     def _until_next(self) -> float:
         """Seconds until something is due without being told."""
         now = self.clock.monotonic()
-        times = [self.next_tick, self.member.next_beat, self.reaper.next, self.launch.note_at()]
+        times = [self.next_tick, self.member.next_beat, self.reaper.next, self.launch.note_at(), self.ringer.next]
         times += [attempt.next for attempt in self.running.values()]
         if self._room() > 0 and self.due_at is not None:
             times.append(now + (self.due_at - self.clock.wall()) / 1000)

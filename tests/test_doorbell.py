@@ -1,0 +1,97 @@
+"""The bell: heard by whoever waits, rung no more often than is of use, never trusted."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from typing import TYPE_CHECKING
+
+import pytest
+
+from spoolctl.context import Clock
+from spoolctl.run.bell import FILE, last_rung, ring
+from spoolctl.run.doorbell import PAUSE, Ear, Ringer
+from tests.conftest import DEADLINE
+
+if TYPE_CHECKING:
+    from spoolctl.store.database import Database
+
+needs_notify = pytest.mark.skipif(not hasattr(fcntl, "F_NOTIFY"), reason="the kernel does not tell here")
+
+
+class Hand(Clock):
+    """A clock that is moved by hand; wall and monotonic together."""
+
+    def __init__(self) -> None:
+        self.now = 1_800_000_000.0
+
+    def wall(self) -> int:
+        return int(self.now * 1000)
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+def rung(database: Database) -> bool:
+    """Whether it was rung since this was asked last; its file's time tells."""
+    path = os.path.join(database.place.bell, FILE)
+    before = last_rung(database.place)
+    if before != 1.0 and os.path.exists(path):
+        os.utime(path, (1, 1))
+    return before not in (0.0, 1.0)
+
+
+@needs_notify
+def test_a_ring_before_listening_is_not_lost(database: Database) -> None:
+    clock = Clock()
+    with Ear(database.place) as ear:
+        ring(database.place)
+        began = clock.monotonic()
+        ear.listen(DEADLINE)
+        assert clock.monotonic() - began < DEADLINE / 2
+
+
+def test_ringing_never_fails(database: Database) -> None:
+    os.rmdir(database.place.bell)
+    ring(database.place)
+    assert last_rung(database.place) == 0.0
+
+
+def test_news_after_a_silence_is_told_at_once_and_the_next_after_a_pause(database: Database) -> None:
+    clock = Hand()
+    ringer = Ringer(database.place, clock)
+    ringer.changed()
+    ringer.ring()
+    assert rung(database)
+    ringer.changed()
+    ringer.ring()
+    assert not rung(database)
+    assert ringer.next == pytest.approx(clock.now + PAUSE)
+    clock.now += PAUSE
+    ringer.ring()
+    assert rung(database)
+    assert ringer.next == float("inf")
+
+
+def test_what_somebody_elses_ring_has_told_is_not_rung_again(database: Database) -> None:
+    clock = Hand()
+    ring(database.place)
+    ringer = Ringer(database.place, clock)
+    ringer.changed()
+    clock.now += 0.01
+    os.utime(os.path.join(database.place.bell, FILE), (clock.now, clock.now))
+    ringer.ring()
+    assert last_rung(database.place) == pytest.approx(clock.now), "it was left as it was"
+    assert ringer.next == float("inf")
+
+
+def test_a_bell_from_the_future_silences_nobody(database: Database) -> None:
+    """After the clock was set back the file's time lies ahead; without the check no ring would come."""
+    clock = Hand()
+    ring(database.place)
+    ahead = clock.now + 3600
+    os.utime(os.path.join(database.place.bell, FILE), (ahead, ahead))
+    ringer = Ringer(database.place, clock)
+    ringer.changed()
+    ringer.ring()
+    assert last_rung(database.place) != pytest.approx(ahead)
