@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import fcntl
 import os
+import subprocess
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
 
 from spoolctl.context import Clock
 from spoolctl.run.bell import FILE, last_rung, ring
-from spoolctl.run.doorbell import PAUSE, Ear, Ringer
-from tests.conftest import DEADLINE
+from spoolctl.run.doorbell import PAUSE, Ringer
+from tests.conftest import DEADLINE, ROOT
 
 if TYPE_CHECKING:
     from spoolctl.store.database import Database
@@ -41,14 +43,22 @@ def rung(database: Database) -> bool:
     return before not in (0.0, 1.0)
 
 
+# In a process of its own: a signal that is blocked here would go to another thread of the test runner.
+RING_FIRST = """
+import sys, time
+from spoolctl.run.bell import ring
+from spoolctl.run.doorbell import Ear
+from spoolctl.store.place import Place
+with Ear(Place(sys.argv[1])) as ear:
+    ring(Place(sys.argv[1]))
+    began = time.monotonic()
+    ear.listen(600)
+"""
+
+
 @needs_notify
 def test_a_ring_before_listening_is_not_lost(database: Database) -> None:
-    clock = Clock()
-    with Ear(database.place) as ear:
-        ring(database.place)
-        began = clock.monotonic()
-        ear.listen(DEADLINE)
-        assert clock.monotonic() - began < DEADLINE / 2
+    subprocess.run([sys.executable, "-c", RING_FIRST, database.place.path], cwd=ROOT, timeout=DEADLINE, check=True)
 
 
 def test_ringing_never_fails(database: Database) -> None:
