@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from tests import test_cancel
 from tests.conftest import FAST, Spool
 
 pytestmark = pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="looks at processes through /proc")
@@ -106,21 +107,7 @@ def kill_with_its_command(spool: Spool, worker: subprocess.Popen[bytes]) -> None
 
 def freeze(spool: Spool, worker: subprocess.Popen[bytes]) -> None:
     """SIGSTOP, but not while it holds the queue's write lock; then wait until its heartbeat is stale."""
-    probe = sqlite3.connect(spool.place.path, timeout=0, isolation_level=None)
-
-    def stopped() -> bool:
-        worker.send_signal(signal.SIGSTOP)
-        spool.until(lambda: state_letter(worker.pid) == "T", "its stop")
-        try:
-            probe.execute("BEGIN IMMEDIATE")
-        except sqlite3.OperationalError:
-            worker.send_signal(signal.SIGCONT)
-            return False
-        probe.execute("ROLLBACK")
-        return True
-
-    spool.until(stopped, "a stop outside of a transaction")
-    probe.close()
+    test_cancel.freeze(spool, worker)
     spool.until(lambda: heartbeat_age(spool, worker) > float(FAST["SPOOLCTL_TEST_REAP_THRESHOLD"]), "a stale heartbeat")
 
 
