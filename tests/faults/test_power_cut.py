@@ -125,8 +125,13 @@ def test_a_power_cut_loses_no_acknowledged_submission(disk: Disk, seed: int) -> 
 
 
 def test_the_rig_finds_what_is_not_synced(disk: Disk) -> None:
-    told = acknowledged(disk, "no sync", 200, 0.0)
-    assert set(told) - set(kept(disk)), "without a sync, acknowledged jobs are lost: the rig would notice"
+    """Without a sync acknowledged jobs are lost. One cut may come just after SQLite's own checkpoint,
+    or after the kernel has written by itself, and lose nothing: one of several must."""
+    for _ in range(8):
+        told = acknowledged(disk, "no sync", 30, 0.0)
+        if set(told) - set(kept(disk)):
+            return
+    pytest.fail("eight cuts have lost nothing: the rig would not notice a missing sync")
 
 
 @pytest.mark.parametrize("seed", range(3))
