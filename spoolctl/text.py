@@ -51,11 +51,12 @@ SAFE = frozenset("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789
 RESERVED = frozenset(["case", "do", "done", "elif", "else", "esac", "fi", "for", "if", "in", "then", "until", "while"])
 
 
-def command_line(argv: Sequence[bytes], width: int = 0) -> str:
-    """`argv` as one could type it into a shell, made printable; cut to `width` columns if given."""
+def command_line(argv: Sequence[bytes | str], width: int = 0) -> str:
+    """`argv`, as bytes or as JSON has it, as one could type it into a shell, made printable; cut to
+    `width` columns if given."""
     shown: list[str] = []
     for arg in argv:
-        word = arg.decode("utf-8", "surrogateescape")
+        word = arg if isinstance(arg, str) else arg.decode("utf-8", "surrogateescape")
         if not word or not SAFE.issuperset(word) or (not shown and ("=" in word or word in RESERVED)):
             word = "'" + word.replace("'", "'\\''") + "'"
         shown.append(printable(word))
@@ -78,6 +79,11 @@ def moment(ms: int | None) -> str | None:
         return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(seconds)) + f".{rest:03d}Z"
     except (OverflowError, ValueError, OSError):  # beyond what the C library can name
         return None
+
+
+def short(moment: str | None) -> str:
+    """A moment of a JSON row for people, to the second: `2027-01-31 08:00:00`; "" for None."""
+    return (moment or "")[:19].replace("T", " ")
 
 
 def duration(seconds: float) -> str:

@@ -15,7 +15,7 @@ import signal
 
 from spoolctl.limits import TERM_GRACE
 from spoolctl.run.liveness import boot_id, lock_held, pid_namespace
-from spoolctl.run.proc import available, holds_lock, living, marker, read_stat, scan
+from spoolctl.run.proc import available, holds_lock, living, read_stat, scan
 from spoolctl.run.process import group_exists
 
 TYPE_CHECKING = False
@@ -142,7 +142,7 @@ def lock_holders(path: str) -> list[Stat]:
 
 def live_markers() -> dict[str, int]:
     """marker: pid of every live process that carries one, as far as this user may look."""
-    return {found: stat.pid for stat in living() for found in [marker(stat)] if found}
+    return {mark: stat.pid for stat, mark in scan() if mark}
 
 
 def _signal(process: Stat, number: int) -> bool:

@@ -7,7 +7,7 @@ from spoolctl.language.spec import Flag, Verb
 from spoolctl.language.values import Choice, Integer, Name, Tag, Text
 from spoolctl.states import JOB_STATES, WAITING
 from spoolctl.store import read
-from spoolctl.text import command_line, table
+from spoolctl.text import command_line, short, table
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -57,18 +57,14 @@ def text(data: dict[str, Any]) -> str:
             job["state"],
             job["queue"],
             runs(job),
-            _short(job["created_at"]),
-            _short(job["due_at"]) if job["state"] in WAITING and job["due_at"] != job["created_at"] else "-",
-            command_line([arg.encode("utf-8", "surrogatepass") for arg in job["argv"]], 80),
+            short(job["created_at"]),
+            short(job["due_at"]) if job["state"] in WAITING and job["due_at"] != job["created_at"] else "-",
+            command_line(job["argv"], 80),
         ]
         for job in data["jobs"]
     ]
     more = "(there are more: --limit N shows them)\n" if data["more"] else ""
     return table(["id", "state", "queue", "failures", "created (UTC)", "due (UTC)", "command"], rows) + more
-
-
-def _short(moment: str | None) -> str:
-    return (moment or "")[:19].replace("T", " ")
 
 
 def runs(job: dict[str, Any]) -> str:

@@ -55,7 +55,7 @@ def facts(job: dict[str, Any]) -> list[tuple[str, Any]]:
     return [
         ("job", job["id"]),
         ("state", job["state"] + (" (being stopped)" if job["stopping"] else "")),
-        ("command", command_line([arg.encode("utf-8", "surrogatepass") for arg in job["argv"]])),
+        ("command", command_line(job["argv"])),
         ("queue", job["queue"]),
         ("priority", job["priority"] or None),
         ("key", printable(job["key"] or "")),

@@ -59,12 +59,8 @@ def text(data: dict[str, Any]) -> str:
         lines += "\n" + table(["queue", *shown], rows)
     if data["recent_dead"]:
         rows = [
-            [str(job["id"]), job["failure_reason"] or "", job["finished_at"] or "", _command(job)]
+            [str(job["id"]), job["failure_reason"] or "", job["finished_at"] or "", command_line(job["argv"], 60)]
             for job in data["recent_dead"]
         ]
         lines += "\n" + table(["dead", "reason", "at", "command"], rows)
     return lines
-
-
-def _command(job: dict[str, Any]) -> str:
-    return command_line([arg.encode("utf-8", "surrogatepass") for arg in job["argv"]], 60)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from spoolctl.language.spec import Verb
 from spoolctl.run import health
-from spoolctl.text import duration, printable, table
+from spoolctl.text import duration, printable, short, table
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def text(data: dict[str, Any]) -> str:
             printable(worker["host"]),
             ",".join(worker["queues"]) or "(every one)",
             f"{len(worker['running'])} of {worker['jobs']}",
-            (worker["started_at"] or "")[:19].replace("T", " "),
+            short(worker["started_at"]),
             duration(worker["heartbeat_age"]),
             " ".join(map(str, worker["running"])) or "-",
         ]
