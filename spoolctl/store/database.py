@@ -83,14 +83,19 @@ class Transaction:
         return connection
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        committing = error is None
         try:
-            if error is None:
+            if committing:
                 self.database.connection.execute("COMMIT")
         except sqlite3.Error as failed:
             error = failed
         self._end()
         if isinstance(error, sqlite3.Error):
-            raise explained(error, self.database.place) from error
+            fail = explained(error, self.database.place)
+            if committing and "is full" not in str(error):
+                # All of it may be in the WAL, only not synced: whoever recovers that will find it done.
+                fail.unsure, fail.hint = True, f"{fail.hint}; whether it was recorded is not known: look first"
+            raise fail from error
 
     def _end(self) -> None:
         connection = self.database.connection

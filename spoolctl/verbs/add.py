@@ -102,9 +102,17 @@ def run(args: Args, context: Context) -> dict[str, Any]:
     if args.batch is not None:
         return _run_batch(args, context)
     wanted = submission(args, context)
-    database = context.open(create_missing=True)
-    with database.write() as tx:
-        answer = submit(tx, context.clock.wall(), wanted, args.if_finished == "add")
+    database, anew = context.open(create_missing=True), args.if_finished == "add"
+    try:
+        with database.write() as tx:
+            now = context.clock.wall()
+            answer = submit(tx, now, wanted, anew)
+    except Fail as fail:
+        if not fail.unsure:
+            raise
+        from spoolctl.store.doubt import resolve
+
+        answer = resolve(database, now, wanted, anew, answer, fail)
     ring(database.place)
     database.close()
     return {
