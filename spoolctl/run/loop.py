@@ -21,8 +21,8 @@ from spoolctl.run.reaper import Reaper
 from spoolctl.run.trouble import FATAL, RETRY_AFTER, Trouble
 from spoolctl.run.wakeup import Wakeup
 from spoolctl.store import claim, drain, recover, workers
-from spoolctl.store.database import open_queue
-from spoolctl.store.settle import Outcome, settle
+from spoolctl.store.database import newer, open_queue
+from spoolctl.store.settle import Outcome, recorded, settle
 from spoolctl.text import duration
 
 TYPE_CHECKING = False
@@ -57,10 +57,12 @@ class Loop:
         self.due_at: int | None = None
         self.news = True  # somebody may want something of us
         self.more = True  # there may be something to claim
+        self.leaves: Fail | None = None  # why it leaves before the plan is fulfilled
         self.finished = False
 
     def run(self) -> Tally:
-        """Work until the plan is fulfilled or a signal ends it. Raises Fail: QUEUE_GONE, WORKER_EXISTS."""
+        """Work until the plan is fulfilled or a signal ends it. Raises Fail: QUEUE_GONE, WORKER_EXISTS,
+        NEWER_QUEUE, or whatever has kept the last results from being recorded."""
         self.launch = Launch(self.context, self.point)
         self.member = Membership(self.database, self.context, self.plan)
         self.me = self.member.me
@@ -85,6 +87,8 @@ class Loop:
         finally:
             self.wakeup.close()
             self.member.close()
+        if self.leaves:
+            raise self.leaves
         return self.tally
 
     def _enter(self) -> None:
@@ -186,9 +190,13 @@ class Loop:
         self.clock_offset = offset
 
     def _look(self, now: float) -> None:
-        """What others want of us: attempts to stop."""
+        """What others want of us: attempts to stop, or that we make room for a newer program."""
         with self.database.read() as tx:
             wanted = workers.to_stop(tx, self.me.id)
+            outgrown = self.database.outgrown(tx)
+        if outgrown and not self.leaves:
+            self.leaves = newer(self.database.place)
+            self.say(f"{self.leaves.message}: finishing what runs, then leaving")
         for job, number, _ in wanted:
             attempt = self.running.get(job)
             if attempt and attempt.job.attempt == number:
@@ -205,7 +213,7 @@ class Loop:
 
     def _room(self) -> int:
         """How many jobs may be claimed now."""
-        if self.tally.stopped or self.clock.monotonic() < self.launch.held_until:
+        if self.tally.stopped or self.leaves or self.clock.monotonic() < self.launch.held_until:
             return 0
         if self.plan.mode == "once":
             return 1 - self.claims
@@ -229,6 +237,8 @@ class Loop:
         now = self.clock.wall()
         room = 0 if self.trouble.code else self._room()  # first record, then start anew
         with self.database.write() as tx:
+            if self.database.outgrown(tx):
+                room, self.news = 0, True
             states = [settle(tx, now, job.job, job.attempt, self.me.id, how) for job, how in self.ended]
             if states:
                 self.point("settling")
@@ -244,15 +254,15 @@ class Loop:
             self.point("claimed")
         ended, self.ended = self.ended, []
         self._spawn(claimed)  # before anything that could fail: the queue says that they run
-        self._tell(ended, states)
+        if ended:
+            self.point("settled")
+        self._tell([(job, how, state) for (job, how), state in zip(ended, states)])
         self.ringer.changed()
         self.reaper.told(reaped, self.database)
 
-    def _tell(self, ended: list[tuple[Claimed, Outcome]], states: list[str | None]) -> None:
+    def _tell(self, settled: list[tuple[Claimed, Outcome, str | None]]) -> None:
         """After the COMMIT: what was recorded is off our hands."""
-        if states:
-            self.point("settled")
-        for (job, outcome), state in zip(ended, states):
+        for job, outcome, state in settled:
             if state is None:
                 self.say(f"job {job.job}: its result came too late and is discarded: it is not this worker's any more")
                 continue
@@ -289,24 +299,39 @@ class Loop:
         known = [attempt.job for attempt in self.running.values()] + [job for job, _ in self.ended]
         here = {(job.job, job.attempt) for job in known}
         with self.database.write() as tx:
+            workers.beat(tx, now, self.me.id)  # whatever is found there, this COMMIT syncs it
+            found = [(job, how, recorded(tx, job.job, job.attempt, self.me.name)) for job, how in self.ended]
             for held in workers.in_hand(tx, self.me.id):
                 if (held.job, held.attempt) not in here:
                     lost = Outcome("released", "worker_stopped", "its claim was in doubt; it was not started")
                     settle(tx, now, held.job, held.attempt, self.me.id, lost)
         self.trouble.unsure = False
+        self.ended = [(job, how) for job, how, state in found if state is None]
+        self._tell([(job, how, state) for job, how, state in found if state])
 
     def _judge_end(self) -> None:
         """Whether the plan is fulfilled."""
-        if self.wakeup.stops > 1 and not self.ended and all(a.stuck for a in self.running.values()):
+        if self.wakeup.stops > 1 and all(a.stuck for a in self.running.values()) and self._nothing_to_record():
             self.finished = True  # what cannot be ended keeps its line; a peer, or the next worker, goes on with it
             return
         if self.running or self.ended or self.reaper.busy or self.trouble.unsure:
             return
-        if self.tally.stopped:
+        if self.tally.stopped or self.leaves:
             self.finished = True
             self.tally.settled = self.plan.mode == "once" and self.claims > 0
         elif (self.plan.mode == "once" and self.claims) or (self.plan.mode != "serve" and self._settled()):
             self.finished = self.tally.settled = True
+
+    def _nothing_to_record(self) -> bool:
+        """Whether every result is in the queue, or will not get there: told twice to stop, a worker does
+        not wait for ever until somebody mends the disk."""
+        fail = self.trouble.fail
+        if not self.ended or fail is None or self.clock.monotonic() < self.trouble.since + limits.STOP_WAIT:
+            return not self.ended
+        jobs = ", ".join(str(job.job) for job, _ in self.ended)
+        said = f"{fail.message}; so the ends of jobs {jobs} are not recorded"
+        self.leaves = Fail(fail.code, said, "the next worker takes them back and runs them again")
+        return True
 
     def _settled(self) -> bool:
         """Whether nothing is left to wait for in the served queues."""

@@ -16,13 +16,16 @@ FATAL = ("INTERNAL", "NOT_A_QUEUE", "NEWER_QUEUE", "NOT_FOUND", "QUEUE_GONE")
 
 
 class Trouble:
-    """code: of what the queue refuses at present, None while all is well. quiet_until: no transaction
-    before; monotonic seconds. unsure: a transaction failed, so what the queue has may not be what
-    the worker holds; the outcome of a COMMIT that failed is unknown until the queue is read anew."""
+    """code: of what the queue refuses at present, None while all is well. fail: what it said last.
+    since: when that began; quiet_until: no transaction before; both in monotonic seconds. unsure: a
+    transaction failed, so what the queue has may not be what the worker holds; the outcome of a
+    COMMIT that failed is unknown until the queue is read anew."""
 
     def __init__(self, say: Callable[[str], None]) -> None:
         self.say = say
         self.code: str | None = None
+        self.fail: Fail | None = None
+        self.since = float("inf")
         self.quiet_until = 0.0
         self.unsure = False
 
@@ -30,6 +33,9 @@ class Trouble:
         """The queue refused. Without the write lock (LOCKED) nothing had begun, so nothing is unsure."""
         self.quiet_until = now + RETRY_AFTER
         self.unsure = self.unsure or fail.code != "LOCKED"
+        self.fail = fail
+        if self.code is None:
+            self.since = now
         if fail.code != self.code:
             self.code = fail.code
             self.say(f"{fail.message}; waiting: nothing is lost, and nothing new is started until it is over")
@@ -38,4 +44,4 @@ class Trouble:
         """Something has been written."""
         if self.code:
             self.say("the queue can be written again")
-            self.code = None
+            self.code, self.since = None, float("inf")

@@ -32,6 +32,12 @@ WHERE id = ?
 """
 
 
+RECORDED = """
+SELECT j.state FROM attempts AS a JOIN jobs AS j ON j.id = a.job
+WHERE a.job = ? AND a.number = ? AND a.worker = ? AND a.state <> 'running'
+"""
+
+
 class Outcome:
     """How an attempt ended. kind: a key of `states.OUTCOMES`. The rest is None where unknown.
 
@@ -86,6 +92,12 @@ def settle(tx: Connection, now: int, job: int, attempt: int, worker: int, outcom
     if stop == "retry" and state == QUEUED:
         events.record(tx, now, job, "retried")
     return state
+
+
+def recorded(tx: Connection, job: int, attempt: int, worker: str) -> str | None:
+    """The job's state, where the attempt of the worker of that name has ended in the queue already."""
+    row = tx.execute(RECORDED, (job, attempt, worker)).fetchone()
+    return row[0] if row else None
 
 
 def _end_attempt(

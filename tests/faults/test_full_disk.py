@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
 
+from spoolctl.store.database import open_queue
 from tests.conftest import Spool
 from tests.crash import soundness
 
@@ -15,6 +18,14 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+# A worker that gives up after a second instead of thirty.
+IMPATIENT = """
+import sys
+import spoolctl.limits
+spoolctl.limits.STOP_WAIT = 1
+from spoolctl.cli import main
+sys.exit(main())
+"""
 
 @pytest.fixture
 def small(tmp_path: Path) -> Iterator[Spool]:
@@ -86,6 +97,40 @@ def test_a_worker_on_a_full_disk_says_so_once_waits_and_goes_on(small: Spool) ->
     assert [small.state(job) for job in (running, *waiting)] == ["done"] * 41
     assert all(len(small.attempts(job)) == 1 for job in (running, waiting[0], waiting[-1]))
     soundness.check(small)
+
+
+def test_two_stop_signals_end_a_worker_whose_disk_stays_full(small: Spool) -> None:
+    """It would else wait for ever with a result that nobody can record; the next worker runs that job again."""
+    job = small.add("-c", "echo $SPOOLCTL_ATTEMPT >>../ran; until [ -e ../go ]; do sleep 0.02; done")
+    outside, disk = small.folder.parent, small.folder
+    small.env["SPOOLCTL_DB"] = str(disk / ".spoolctl" / "queue.db")
+    small.command = [sys.executable, "-c", IMPATIENT]
+    (outside / "run").mkdir()
+    small.folder = outside / "run"
+    worker = small.worker()
+    small.until(lambda: (outside / "ran").exists(), "it runs")
+    small.folder = disk
+    reader = open_queue(small.place, read_only=True)
+    with reader.read() as tx:
+        tx.execute("SELECT 1 FROM jobs").fetchone()  # now the WAL can only grow
+        fill(small)
+        (outside / "go").touch()
+        stop_twice(small, worker, outside / "run" / "worker-0.log")
+    reader.close()
+    said = outside / "run" / "worker-0.log"
+    assert f"the ends of jobs {job} are not recorded" in said.read_text()
+    enlarge(small)
+    small.run("work", "--drain")
+    assert (outside / "ran").read_text().split() == ["1", "2"]
+    soundness.check(small)
+
+
+def stop_twice(spool: Spool, worker: subprocess.Popen[bytes], said: Path) -> None:
+    spool.until(lambda: "is full; waiting" in said.read_text(), "the complaint")
+    worker.send_signal(signal.SIGTERM)
+    spool.until(lambda: "stopping" in said.read_text(), "the first signal is noticed")
+    worker.send_signal(signal.SIGTERM)
+    assert worker.wait(60) == 3
 
 
 def test_a_command_that_fills_the_disk_fails_by_itself_and_takes_nobody_along(small: Spool) -> None:
