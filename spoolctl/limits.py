@@ -26,6 +26,9 @@ TAG_NAME_MAX = 64
 TAG_VALUE_MAX = 256
 NAME_MAX = 64  # of a queue or a worker
 
+OUTPUT_MIN = 1024  # bytes; the least that --max-output may be
+OUTPUT_TAIL = 4 << 20  # bytes of an output's end that are kept at the most where its middle is cut out
+
 LIST_DEFAULT = 50
 LIST_MAX = 10_000
 RECENT_DEAD = 10

@@ -23,6 +23,7 @@ REASONS = {
     "process_exit": "the command ended with a code other than 0, or by a signal",
     "timeout": "the command ran longer than --timeout",
     "spawn_failed": "the command could not be started",
+    "output_limit": "the command wrote more than --max-output",
     "worker_crash": "the worker died while the command ran",
     "canceled": "the job was cancelled",
     "worker_stopped": "the worker was told to stop at once; the job's budget is untouched",

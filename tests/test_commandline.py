@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 JOB = {
     *("id", "argv", "argv_b64", "state", "queue", "priority", "key", "tags", "note", "cwd", "cwd_b64", "env"),
+    *("secret_env", "max_output", "on_overflow"),
     *("timeout", "max_retries", "max_crashes", "failures", "crashes", "attempts", "created_at", "due_at"),
     *("started_at", "finished_at", "exit_code", "signal", "failure_reason", "error", "stopping", "terminal"),
     "succeeded",
@@ -205,7 +206,7 @@ def test_an_attempt_has_every_key(any_form: Spool) -> None:
     shown = any_form.json("show", "1")
     [attempt] = shown["attempts"]
     assert attempt.keys() == ATTEMPT
-    assert attempt["stdout"].keys() == attempt["stderr"].keys() == {"path", "bytes", "missing"}
+    assert attempt["stdout"].keys() == attempt["stderr"].keys() == {"path", "bytes", "missing", "cut"}
     assert (attempt["state"], attempt["signal"], attempt["exit_code"]) == ("failed", "SIGKILL", None)
     assert (attempt["failure_reason"], attempt["stdout"]["bytes"]) == ("process_exit", 0)
     assert attempt["seconds"] >= 0

@@ -163,7 +163,7 @@ def test_the_preview_has_every_key_and_is_text(any_form: Spool) -> None:
     assert told.keys() == {"job_id", "attempts", "warnings"}
     [attempt] = told["attempts"]
     assert attempt.keys() == {"attempt", "state", "stdout", "stderr"}
-    assert attempt["stdout"].keys() == {"path", "bytes", "missing", "text", "truncated"}
+    assert attempt["stdout"].keys() == {"path", "bytes", "missing", "cut", "text", "truncated"}
     assert (attempt["stdout"]["bytes"], attempt["stdout"]["truncated"]) == (len(ODD), False)
     assert attempt["stdout"]["text"] == "\x00\x01no end\\xff\\xc3\r\n\x1b[31m"
     assert Path(attempt["stdout"]["path"]).read_bytes() == ODD

@@ -433,7 +433,7 @@ class Life(RuleBasedStateMachine):
     @rule(lane=st.sampled_from(LANES), slots=st.none() | st.integers(0, 2), paused=st.sampled_from([0, 0, 1]))
     def set_queue(self, lane: str, slots: int | None, paused: int) -> None:
         with self.database.write() as tx:
-            tx.execute("INSERT OR REPLACE INTO queues VALUES (?, ?, ?)", (lane, slots, paused))
+            tx.execute("INSERT OR REPLACE INTO queues (name, slots, paused) VALUES (?, ?, ?)", (lane, slots, paused))
 
     @invariant()
     def the_queue_is_sound(self) -> None:

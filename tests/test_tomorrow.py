@@ -61,7 +61,7 @@ def test_workers_of_the_older_program_finish_what_they_run_and_leave(spool: Spoo
     for job in long:
         spool.until_state(job, "running")
     later = tomorrow.add("-c", "echo $SPOOLCTL_JOB_ID >>ran")
-    spool.until(lambda: all("newer spoolctl" in log(spool, n) for n in (0, 1)), "both notice")
+    spool.until(lambda: all("then leaving" in log(spool, n) for n in (0, 1)), "both notice")
     assert all(worker.poll() is None for worker in workers), "they wait for what they run"
     (spool.folder / "go").touch()
     assert [worker.wait(60) for worker in workers] == [3, 3]

@@ -27,8 +27,10 @@ from spoolctl.language.values import (
     Name,
     Pair,
     Path,
+    Size,
     Tag,
     Text,
+    Variable,
 )
 from spoolctl.surface.help import all_verbs
 
@@ -49,6 +51,8 @@ DIRECT: dict[str, Kind] = {
     "Pair": Pair(4, 5),
     "Tag": Tag(4, 5, "K=V"),
     "Path": Path(),
+    "Size": Size(1, 2048),
+    "Variable": Variable(4),
     "Choice": Choice(("keep", "add"), "WHAT"),
 }
 

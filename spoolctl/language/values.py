@@ -133,6 +133,31 @@ class Duration(Kind):
         return {"min": self.least, "max": self.most, "unit": "seconds"}
 
 
+class Size(Kind):
+    """`<number>[K|M|G|T]`: bytes, in steps of 1024."""
+
+    word = "SIZE"
+
+    def __init__(self, least: int, most: int) -> None:
+        self.least, self.most = least, most
+        self.says = f"a number of bytes from {least} to {most}, like 65536, 64K, 10M or 2G"
+        self.good = (str(least), str(most), "2K", "2k")
+        self.bad = ("", "K", "x", "-1", "1.5M", "1MB", "1 M", "1e6", str(least - 1), str(most + 1), "9" * 5000)
+
+    def parse(self, word: str) -> int:
+        power = "KMGT".find(word[-1:].upper()) + 1 if word else 0
+        number = word[:-1] if power else word
+        if not digits(number):
+            raise ValueError("it is not a size")
+        value = int(number) << 10 * power
+        if not self.least <= value <= self.most:
+            raise ValueError("it is out of range")
+        return value
+
+    def bounds(self) -> dict[str, Any]:
+        return {"min": self.least, "max": self.most, "unit": "bytes"}
+
+
 class Moment(Kind):
     """A date and time; milliseconds since 1970."""
 
@@ -174,6 +199,30 @@ class Pair(Kind):
 
     def bounds(self) -> dict[str, Any]:
         return {"max_key_bytes": self.key_max, "max_value_bytes": self.value_max}
+
+
+class Variable(Kind):
+    """The name of an environment variable, as bytes."""
+
+    word = "NAME"
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self.says = f"the name of a variable, 1 to {most} bytes without '='"
+        self.good = ("PATH", "a.b", "x" * most)
+        self.bad = ("", "A=1", "=", "x" * (most + 1))
+
+    def parse(self, word: str) -> bytes:
+        no_nul(word)
+        name = raw(word)
+        if b"=" in name:
+            raise ValueError("its value comes from the worker's environment")
+        if not 1 <= len(name) <= self.most:
+            raise ValueError(f"it has {len(name)} bytes")
+        return name
+
+    def bounds(self) -> dict[str, Any]:
+        return {"max_bytes": self.most}
 
 
 class Tag(Pair):

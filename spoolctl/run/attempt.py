@@ -13,6 +13,7 @@ import signal
 from spoolctl.limits import TERM_GRACE
 from spoolctl.run.fence import ENDED, Fence
 from spoolctl.run.liveness import start_time
+from spoolctl.run.overflow import LOOK, Overflow
 from spoolctl.run.process import ended, group_exists, signal_group
 
 TYPE_CHECKING = False
@@ -21,7 +22,13 @@ if TYPE_CHECKING:
     from spoolctl.store.settle import Outcome
 
 FOREVER = float("inf")
-REASONS = {"timed_out": "timeout", "canceled": "canceled", "released": "worker_stopped"}
+# Why an attempt is stopped: what its outcome is then.
+STOPS = {
+    "timed_out": ("timed_out", "timeout"),
+    "canceled": ("canceled", "canceled"),
+    "released": ("released", "worker_stopped"),
+    "overflowed": ("failed", "output_limit"),
+}
 
 
 class Attempt:
@@ -35,12 +42,16 @@ class Attempt:
         self.job, self.pid, self.output = job, pid, output
         self.started = now
         self.deadline = now + job.timeout
-        self.next = self.deadline
+        self.overflow: Overflow | None = None
+        if job.max_output is not None:
+            self.overflow = Overflow(output, job.max_output, job.overflow == "truncate")
+        self.next = self._next_look(now)
         self.stopped: str | None = None
         self.kill_at = FOREVER
         self.outcome: Outcome | None = None
         self._left: Outcome | None = None  # how the leader ended, while the fence is at work
         self._fence: Fence | None = None
+        self.too_much: str | None = None  # what it wrote over its limit
         self.told: str | None = None  # what of `stuck` the queue knows
 
     def leader_start(self) -> int | None:
@@ -53,13 +64,16 @@ class Attempt:
         return self._fence.stuck if self._fence else None
 
     def stop(self, kind: str, now: float) -> None:
-        """End it, as a key of REASONS; the first reason stands. TERM now, KILL after the grace."""
+        """End it, as a key of STOPS; the first reason stands. TERM now, KILL after the grace."""
         if self.stopped or self._left:
             return
         self.stopped = kind
         self.kill_at = now + TERM_GRACE
         self.next = self.kill_at
         signal_group(self.pid, signal.SIGTERM)
+
+    def _next_look(self, now: float) -> float:
+        return min(self.deadline, now + LOOK) if self.overflow else self.deadline
 
     def step(self, now: float) -> bool:
         """Do what is due; True when it is over and `outcome` says how."""
@@ -69,6 +83,7 @@ class Attempt:
                 self._watch(now)
                 return False
             self._left.seconds = max(0.0, now - self.started)
+            self._measure_output(self._left)
             self._begin_fence(now)
         if self._fence and (now < self._fence.next or not self._fence.step(now)):
             self.next = self._fence.next
@@ -78,12 +93,34 @@ class Attempt:
 
     def _watch(self, now: float) -> None:
         """The command still runs."""
+        if not self.stopped:
+            self.next = self._next_look(now)
+            self._look_at_output(now)
         if now >= self.deadline and not self.stopped:
             self.stop("timed_out", now)
         if now >= self.kill_at:
             signal_group(self.pid, signal.SIGKILL)
             self.kill_at = now + TERM_GRACE  # one stuck in the kernel dies when it comes back
             self.next = self.kill_at
+
+    def _look_at_output(self, now: float) -> None:
+        try:
+            self.too_much = self.overflow.look() if self.overflow else None
+        except OSError:
+            return  # it is looked at again
+        if self.too_much:
+            self.stop("overflowed", now)
+            self.kill_at = now  # five seconds more could fill the disk
+
+    def _measure_output(self, left: Outcome) -> None:
+        """The command has ended: also one that did so between two looks keeps to its limit."""
+        try:
+            too_much = self.overflow.end() if self.overflow else None
+        except OSError as error:
+            left.error = f"its output could not be cut: {error.strerror}"
+            return
+        if too_much and not self.stopped:
+            left.kind, left.reason, left.error = "failed", "output_limit", too_much
 
     def _begin_fence(self, now: float) -> None:
         """Whatever did not succeed may run again, and nothing of it may be left then. The group's
@@ -102,8 +139,11 @@ class Attempt:
     def _told(self, left: Outcome) -> Outcome:
         """The outcome as it is recorded: a stop's own reason over what the command made of it."""
         if self.stopped:
-            left.kind, left.reason = self.stopped, REASONS[self.stopped]
+            left.kind, left.reason = STOPS[self.stopped]
+            left.error = self.too_much or left.error
         left.pid = self.pid
+        if self.overflow:
+            left.stdout_cut, left.stderr_cut = (stream.cut_out for stream in self.overflow.streams)
         left.stdout_bytes, left.stderr_bytes = size_of(self.output + ".stdout"), size_of(self.output + ".stderr")
         try:
             sync_outputs(self.output, left)

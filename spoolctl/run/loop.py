@@ -21,7 +21,7 @@ from spoolctl.run.reaper import Reaper
 from spoolctl.run.trouble import FATAL, RETRY_AFTER, Trouble
 from spoolctl.run.wakeup import Wakeup
 from spoolctl.store import claim, drain, recover, workers
-from spoolctl.store.database import newer, open_queue
+from spoolctl.store.database import open_queue
 from spoolctl.store.settle import Outcome, recorded, settle
 from spoolctl.text import duration
 
@@ -195,7 +195,7 @@ class Loop:
             wanted = workers.to_stop(tx, self.me.id)
             outgrown = self.database.outgrown(tx)
         if outgrown and not self.leaves:
-            self.leaves = newer(self.database.place)
+            self.leaves = outgrown
             self.say(f"{self.leaves.message}: finishing what runs, then leaving")
         for job, number, _ in wanted:
             attempt = self.running.get(job)
@@ -360,6 +360,7 @@ class Loop:
 
 def ending(outcome: Outcome) -> str:
     """How an attempt ended, for the log."""
-    how = outcome.signal or (f"exit {outcome.exit_code}" if outcome.exit_code is not None else outcome.error or "")
+    code = None if outcome.exit_code is None else f"exit {outcome.exit_code}"
+    how = "; ".join(part for part in (outcome.signal or code, outcome.error) if part)
     took = f" after {duration(outcome.seconds)}" if outcome.seconds is not None else ""
     return f"{outcome.kind.replace('_', ' ')}{f' ({how})' if how else ''}{took}"

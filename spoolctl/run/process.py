@@ -85,11 +85,20 @@ def spawn(job: Claimed, base: dict[bytes, bytes], home: int, output: str, known:
         _close(files)
         raise NotStarted(_machine(f"{os.fsdecode(error.filename or output)}: {error.strerror}")) from error
     try:
+        _refuse_missing_secrets(job, base)
         return _start(job, command_environment(base, job), home, files, known)
     except (OSError, ValueError) as error:
         raise NotStarted(_refused(os.fsdecode(job.argv[0]), error)) from error
     finally:
         _close(files)  # a lock held by the worker would say nothing about the command
+
+
+def _refuse_missing_secrets(job: Claimed, base: dict[bytes, bytes]) -> None:
+    """Without it the command would run with an empty token, say, which is worse than not at all."""
+    for name in job.secret:
+        if name not in base:
+            said = f"--secret-env {name.decode('utf-8', 'backslashreplace')}: the worker has no such variable"
+            raise NotStarted(Outcome("failed", "spawn_failed", said))
 
 
 def _lock(descriptor: int) -> None:

@@ -39,7 +39,9 @@ LEFT JOIN queues AS q ON q.name = c.queue
 WHERE q.paused IS NOT 1
 """
 HEAD = """
-SELECT -priority, due_at, id, state, attempts + 1, argv, cwd, env, timeout, key
+SELECT -priority, due_at, id, state, attempts + 1, argv, cwd, env, timeout, key, secret,
+  COALESCE(max_output, (SELECT max_output FROM queues WHERE name = queue)),
+  CASE WHEN max_output IS NULL THEN (SELECT overflow FROM queues WHERE name = queue) ELSE overflow END
 FROM jobs WHERE ready = 1 AND queue = ? ORDER BY priority DESC, due_at, id LIMIT 1
 """
 BACKOFFS = "SELECT id, failures + crashes, due_at FROM jobs WHERE ready = 0 AND state = 'failed' AND due_at > ?"
@@ -56,7 +58,9 @@ LAST = (float("inf"),)  # after every head
 
 
 class Claimed:
-    """A job in hand, and the attempt that was begun for it."""
+    """A job in hand, and the attempt that was begun for it. secret: names of variables that must be in
+    the worker's environment. max_output: bytes that each stream may have, None is no limit; overflow:
+    what to do with more, "kill" or "truncate"."""
 
     def __init__(self, job: int, attempt: int, queue: str) -> None:
         self.job, self.attempt, self.queue = job, attempt, queue
@@ -66,6 +70,9 @@ class Claimed:
         self.cwd: bytes | None = None
         self.timeout: int | float = 0
         self.key: str | None = None
+        self.secret: list[bytes] = []
+        self.max_output: int | None = None
+        self.overflow = "kill"
 
 
 def claim(
@@ -118,10 +125,11 @@ def _open_queues(tx: Connection, queues: Collection[str], slots: int | None) -> 
 
 
 def _mark(tx: Connection, now: int, worker: tuple[int, str], queue: str, row: tuple[Any, ...]) -> Claimed:
-    job, state, attempt, argv, cwd, env, timeout, key = row
+    job, state, attempt, argv, cwd, env, timeout, key, secret, max_output, overflow = row
     claimed = Claimed(job, attempt, queue)
     claimed.argv, claimed.cwd, claimed.env = unpack(argv), cwd, unpack_env(env)
-    claimed.timeout, claimed.key = timeout, key
+    claimed.timeout, claimed.key, claimed.secret = timeout, key, unpack(secret)
+    claimed.max_output, claimed.overflow = max_output, overflow or "kill"
     tx.execute(MARK, (MOVES["claim"][state], worker[0], attempt, now, job))
     tx.execute(ATTEMPT, (job, attempt, worker[1], claimed.marker, now))
     events.record(tx, now, job, "claimed", attempt, worker[1])

@@ -53,10 +53,10 @@ class Database:
             raise explained(error, self.place) from error
         return self.version != before
 
-    def outgrown(self, tx: sqlite3.Connection) -> bool:
-        """Whether a newer spoolctl has brought the file to a schema that this one does not know."""
+    def outgrown(self, tx: sqlite3.Connection) -> Fail | None:
+        """The refusal of a schema to which a newer spoolctl has brought the file meanwhile, if one has."""
         found: int = tx.execute("PRAGMA user_version").fetchone()[0]
-        return found > SCHEMA_VERSION
+        return newer(self.place, found) if found > SCHEMA_VERSION else None
 
     def wait_for_lock(self, seconds: float) -> None:
         """How long a transaction waits for the write lock from now on."""
@@ -192,17 +192,17 @@ def _recognise(connection: sqlite3.Connection, place: Place, read_only: bool) ->
         raise Fail("NOT_A_QUEUE", f"{place.path} is not a queue of spoolctl", "name another file with --db")
     found = connection.execute("PRAGMA user_version").fetchone()[0]
     if found > SCHEMA_VERSION:
-        raise newer(place)
+        raise newer(place, found)
     if found < SCHEMA_VERSION and not read_only:
         from spoolctl.store.migrations import migrate
 
         migrate(connection, SCHEMA_VERSION)
 
 
-def newer(place: Place) -> Fail:
+def newer(place: Place, found: int) -> Fail:
     """The file has a schema that this program does not know."""
-    said = f"{place.path} was made or brought up to date by a newer spoolctl than this one"
-    return Fail("NEWER_QUEUE", f"{said} (schema {SCHEMA_VERSION})", "use the newer one")
+    said = f"{place.path} has schema version {found}; this spoolctl knows up to {SCHEMA_VERSION}"
+    return Fail("NEWER_QUEUE", said, "use the newer spoolctl that made it, or has brought it up to date")
 
 
 def _quoted(path: str) -> str:

@@ -27,7 +27,7 @@ SETTINGS = "SELECT name, slots, paused FROM queues"
 JOB_COLUMNS = (
     *("id", "argv", "state", "queue", "priority", "key", "note", "cwd", "env", "timeout", "max_retries"),
     *("max_crashes", "failures", "crashes", "attempts", "created_at", "due_at", "started_at", "finished_at"),
-    *("exit_code", "signal", "failure_reason", "error", "stop"),
+    *("exit_code", "signal", "failure_reason", "error", "stop", "max_output", "overflow", "secret"),
 )
 JOBS = f"SELECT {', '.join(JOB_COLUMNS)} FROM jobs WHERE id IN "
 TAGS = "SELECT name, value FROM tags WHERE job = ? ORDER BY name, value"
@@ -40,6 +40,7 @@ LANE = "SELECT queue, state FROM jobs WHERE id = ?"
 ATTEMPT_COLUMNS = (
     *("number", "state", "worker", "pid", "started_at", "finished_at", "seconds", "user_seconds", "system_seconds"),
     *("peak_memory", "exit_code", "signal", "failure_reason", "error", "stdout_bytes", "stderr_bytes"),
+    *("stdout_cut", "stderr_cut"),
 )
 ATTEMPTS = f"SELECT {', '.join(ATTEMPT_COLUMNS)} FROM attempts WHERE job = ? ORDER BY number"
 
@@ -87,7 +88,10 @@ def _job(tx: Connection, row: dict[str, Any]) -> dict[str, Any]:
         "cwd": None if cwd is None else decode(cwd),
         "cwd_b64": None if cwd is None else exact([cwd]),
         "env": [decode(name) for name in env],
+        "secret_env": [decode(name) for name in unpack(row["secret"])],
         **{name: row[name] for name in ("timeout", "max_retries", "max_crashes", "failures", "crashes", "attempts")},
+        "max_output": row["max_output"],
+        "on_overflow": row["overflow"] or ("kill" if row["max_output"] is not None else None),
         "created_at": moment(row["created_at"]),
         "due_at": moment(row["due_at"]),
         "started_at": moment(row["started_at"]),
@@ -173,8 +177,10 @@ def attempts(tx: Connection, database: Database, job: int) -> list[dict[str, Any
                 **{name: attempt[name] for name in ("seconds", "user_seconds", "system_seconds")},
                 "peak_memory_bytes": attempt["peak_memory"],
                 **{name: attempt[name] for name in ("exit_code", "signal", "failure_reason", "error")},
-                "stdout": output_file(stem + ".stdout", attempt["stdout_bytes"]),
-                "stderr": output_file(stem + ".stderr", attempt["stderr_bytes"]),
+                **{
+                    name: {**output_file(f"{stem}.{name}", attempt[f"{name}_bytes"]), "cut": attempt[f"{name}_cut"]}
+                    for name in ("stdout", "stderr")
+                },
             }
         )
     return found

@@ -40,6 +40,9 @@ TABLES = (
       cwd            BLOB,
       env            BLOB,              -- KEY=VALUE NUL …
       argv           BLOB NOT NULL,
+      secret         BLOB,              -- names of variables that the worker must have, each ended by a NUL
+      max_output     INTEGER,           -- bytes of each stream; NULL: the queue's limit, if it has one
+      overflow       TEXT,              -- what becomes of a job that writes more: 'kill' (or NULL) or 'truncate'
       CHECK ((state IN ('queued','failed')) = (ready IS NOT NULL)),
       CHECK ((state = 'running') = (worker IS NOT NULL)),
       CHECK (stop IS NULL OR state = 'running')
@@ -67,6 +70,8 @@ TABLES = (
       stuck          TEXT,              -- why its processes cannot be ended, while that is so
       stdout_bytes   INTEGER,
       stderr_bytes   INTEGER,
+      stdout_cut     INTEGER,           -- bytes cut out of the middle
+      stderr_cut     INTEGER,
       PRIMARY KEY (job, number)
     ) WITHOUT ROWID
     """,
@@ -83,7 +88,15 @@ TABLES = (
     """,
     "CREATE TABLE tags (name TEXT, value TEXT, job INTEGER, PRIMARY KEY (name, value, job)) WITHOUT ROWID",
     # Settings that bind every worker; a queue without a row has none. slots NULL: unbounded.
-    "CREATE TABLE queues (name TEXT PRIMARY KEY, slots INTEGER, paused INTEGER NOT NULL DEFAULT 0) WITHOUT ROWID",
+    """
+    CREATE TABLE queues (
+      name       TEXT PRIMARY KEY,
+      slots      INTEGER,
+      paused     INTEGER NOT NULL DEFAULT 0,
+      max_output INTEGER,
+      overflow   TEXT
+    ) WITHOUT ROWID
+    """,
     "CREATE TABLE counts (queue TEXT, state TEXT, n INTEGER NOT NULL, PRIMARY KEY (queue, state)) WITHOUT ROWID",
     """
     CREATE TABLE workers (

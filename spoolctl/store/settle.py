@@ -22,7 +22,8 @@ FROM jobs AS j JOIN attempts AS a ON a.job = j.id AND a.number = j.attempts WHER
 END_ATTEMPT = """
 UPDATE attempts SET state = ?, pid = COALESCE(?, pid), finished_at = ?,
   seconds = ?, user_seconds = ?, system_seconds = ?, peak_memory = ?,
-  exit_code = ?, signal = ?, failure_reason = ?, error = ?, stuck = NULL, stdout_bytes = ?, stderr_bytes = ?
+  exit_code = ?, signal = ?, failure_reason = ?, error = ?, stuck = NULL,
+  stdout_bytes = ?, stderr_bytes = ?, stdout_cut = ?, stderr_cut = ?
 WHERE job = ? AND number = ?
 """
 END_JOB = """
@@ -42,7 +43,7 @@ class Outcome:
     """How an attempt ended. kind: a key of `states.OUTCOMES`. The rest is None where unknown.
 
     reason: a key of `states.REASONS`. signal: its name. seconds: by a monotonic clock.
-    peak_memory and the sizes of the output: bytes.
+    peak_memory, the sizes of the output and what was cut out of it: bytes.
     """
 
     def __init__(self, kind: str, reason: str | None = None, error: str | None = None) -> None:
@@ -56,6 +57,8 @@ class Outcome:
         self.peak_memory: int | None = None
         self.stdout_bytes: int | None = None
         self.stderr_bytes: int | None = None
+        self.stdout_cut: int | None = None
+        self.stderr_cut: int | None = None
 
 
 def settle(tx: Connection, now: int, job: int, attempt: int, worker: int, outcome: Outcome) -> str | None:
@@ -105,5 +108,5 @@ def _end_attempt(
 ) -> None:
     measured = (outcome.seconds, outcome.user_seconds, outcome.system_seconds, outcome.peak_memory)
     ending = (outcome.exit_code, outcome.signal, reason, outcome.error)
-    sizes = (outcome.stdout_bytes, outcome.stderr_bytes)
+    sizes = (outcome.stdout_bytes, outcome.stderr_bytes, outcome.stdout_cut, outcome.stderr_cut)
     tx.execute(END_ATTEMPT, (state, outcome.pid, now, *measured, *ending, *sizes, job, attempt))

@@ -17,7 +17,10 @@ if TYPE_CHECKING:
     from sqlite3 import Connection
 
 # What decides whether two submissions under one key ask for the same execution.
-PAYLOAD = ("argv", "cwd", "env", "queue", "priority", "timeout", "max_retries", "max_crashes")
+PAYLOAD = (
+    *("argv", "cwd", "env", "queue", "priority", "timeout", "max_retries", "max_crashes"),
+    *("max_output", "overflow", "secret"),
+)
 COLUMNS = (*PAYLOAD, "state", "ready", "due_at", "first_due", "created_at", "key", "note")
 INSERT = f"INSERT INTO jobs ({', '.join(COLUMNS)}) VALUES ({', '.join('?' * len(COLUMNS))})"
 BY_KEY = f"""
@@ -29,7 +32,8 @@ TAGS = "SELECT name, value FROM tags WHERE job = ?"
 
 class Submission:
     """What is asked for. delay: milliseconds until it may run. at: the moment instead (ms since
-    1970), or None. cwd: None is the worker's. max_crashes: None is unbounded."""
+    1970), or None. cwd: None is the worker's. max_crashes: None is unbounded. max_output: bytes, None
+    is the queue's. secret: the packed names of variables that the worker must have."""
 
     cwd: bytes | None = None
     queue = limits.QUEUE_DEFAULT
@@ -37,6 +41,9 @@ class Submission:
     timeout: int | float = limits.TIMEOUT_DEFAULT
     max_retries = limits.RETRIES_DEFAULT
     max_crashes: int | None = None
+    max_output: int | None = None
+    overflow: str | None = None
+    secret: bytes | None = None
     delay = 0
     at: int | None = None
     key: str | None = None
@@ -58,6 +65,9 @@ class Submission:
             self.timeout,
             self.max_retries,
             self.max_crashes,
+            self.max_output,
+            self.overflow,
+            self.secret,
         )
 
 

@@ -7,9 +7,23 @@ import os
 from spoolctl import limits
 from spoolctl.errors import Fail
 from spoolctl.language.spec import Argument, Flag, Verb
-from spoolctl.language.values import Choice, Command, Duration, Integer, Moment, Name, Pair, Path, Tag, Text
+from spoolctl.language.values import (
+    Choice,
+    Command,
+    Duration,
+    Integer,
+    Moment,
+    Name,
+    Pair,
+    Path,
+    Size,
+    Tag,
+    Text,
+    Variable,
+)
 from spoolctl.run.bell import ring
 from spoolctl.store.submit import Submission, submit
+from spoolctl.store.vector import pack
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -19,6 +33,11 @@ if TYPE_CHECKING:
     from spoolctl.language.parse import Args
 
 COMMAND = Argument("ARGV", None, "the program and its arguments, after -- or from the first bare word on")
+ON_OVERFLOW = Flag(
+    "--on-overflow",
+    kind=Choice(("kill", "truncate"), "WHAT"),
+    help="where it writes more: kill it, which is a failure, or let it run and cut out the middle (default: kill)",
+)
 SUBMIT_FLAGS = (
     Flag("-c", kind=Command(), help="run STRING with sh -c; instead of ARGV"),
     Flag("--cwd", kind=Path(), help="directory of the command (default: the worker's); links are kept"),
@@ -27,6 +46,12 @@ SUBMIT_FLAGS = (
         kind=Pair(limits.ENV_KEY_MAX, limits.ENV_VALUE_MAX),
         many=True,
         help="set a variable for the command; the last one of a name wins; stored as plain text",
+    ),
+    Flag(
+        "--secret-env",
+        kind=Variable(limits.ENV_KEY_MAX),
+        many=True,
+        help="a variable that the command needs and the worker must have; only its name is stored",
     ),
     Flag(
         "--timeout",
@@ -45,6 +70,12 @@ SUBMIT_FLAGS = (
         kind=Integer(0, limits.CRASHES_MAX),
         help="executions after the first where the worker dies (default: unbounded)",
     ),
+    Flag(
+        "--max-output",
+        kind=Size(limits.OUTPUT_MIN, limits.MAX_INT),
+        help="how much it may write to stdout, and to stderr (default: what 'queue' sets, or no limit)",
+    ),
+    ON_OVERFLOW,
     Flag("--queue", kind=Name(), default=limits.QUEUE_DEFAULT, help="the queue to put it in"),
     Flag(
         "--priority",
@@ -183,15 +214,28 @@ def submission(args: Args, context: Context) -> Submission:
         raise Fail("USAGE", what, "give either -- PROGRAM ARG… or -c STRING")
     if args.if_finished != "keep" and args.key is None:
         raise Fail("USAGE", "--if-finished needs --key", "without a key every submission is a new job")
+    if args.on_overflow is not None and args.max_output is None:
+        raise Fail("USAGE", "--on-overflow needs --max-output", "without a limit nothing overflows")
     wanted = Submission(args.command or [b"sh", b"-c", args.c])
     wanted.cwd = None if args.cwd is None else absolute(args.cwd, context)
     wanted.env = dict(args.env)
+    wanted.secret = secrets(args.secret_env, wanted.env)
     wanted.tags = dict(args.tag)
     wanted.delay, wanted.at = int(args.after * 1000), args.at
     wanted.queue, wanted.priority, wanted.timeout = args.queue, args.priority, args.timeout
     wanted.max_retries, wanted.max_crashes = args.max_retries, args.max_crashes
+    wanted.max_output, wanted.overflow = args.max_output, args.on_overflow
     wanted.key, wanted.note = args.key, args.note
     return wanted
+
+
+def secrets(names: list[bytes], env: dict[bytes, bytes]) -> bytes | None:
+    """The names as they are stored. Raises Fail where the value of one is given too."""
+    for name in names:
+        if name in env:
+            both = f"--secret-env {name.decode('utf-8', 'backslashreplace')}: --env sets it"
+            raise Fail("USAGE", both, "give one of the two: a secret's value is the worker's")
+    return pack(sorted(set(names))) or None
 
 
 def absolute(path: str, context: Context) -> bytes:

@@ -63,7 +63,9 @@ def facts(job: dict[str, Any]) -> list[tuple[str, Any]]:
         ("note", printable(job["note"] or "")),
         ("cwd", printable(job["cwd"] or "")),
         ("env", " ".join(printable(f"{name}={value}") for name, value in job["env"].items())),
+        ("secret env", " ".join(map(printable, job["secret_env"]))),
         ("timeout", f"{job['timeout']}s"),
+        ("max output", job["max_output"] and f"{size(job['max_output'])}, then {job['on_overflow']}"),
         ("failures", f"{job['failures']} of {job['max_retries'] + 1} runs"),
         ("crashes", f"{job['crashes']} of {crashes}" if job["crashes"] or job["max_crashes"] is not None else None),
         ("created", job["created_at"]),
@@ -94,4 +96,5 @@ def _attempt(attempt: dict[str, Any]) -> list[str]:
 
 
 def _file(output: dict[str, Any]) -> str:
-    return "missing" if output["missing"] else size(output["bytes"] or 0)
+    cut = f" ({size(output['cut'])} cut out)" if output["cut"] else ""
+    return "missing" if output["missing"] else size(output["bytes"] or 0) + cut
