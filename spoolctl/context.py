@@ -70,12 +70,15 @@ class Context:
         """The queue that the words, the environment and the directory name."""
         return find(self.db, self.environ, self.cwd)
 
-    def open(self, *, create_missing: bool = False, read_only: bool = False) -> Database:
-        """The queue. A reader where there is none gets an empty one and a warning."""
+    def open(self, *, create_missing: bool = False, read_only: bool = False, trust: bool = False) -> Database:
+        """The queue. A reader where there is none gets an empty one and a warning.
+
+        trust: make it even where the file system is a network's.
+        """
         place = self.place()
         if read_only and absent(place.path):
             self.warnings.append(f"there is no queue at {place.path}")
-        return database.open_queue(place, create_missing=create_missing, read_only=read_only)
+        return database.open_queue(place, create_missing=create_missing, read_only=read_only, trust=trust)
 
     def heartbeat_interval(self) -> float:
         """Seconds between heartbeats."""

@@ -28,6 +28,7 @@ CODES = {
     "DAMAGED": (3, "the queue file is damaged"),
     "NEWER_QUEUE": (3, "the queue was made by a newer spoolctl"),
     "UNSAFE_QUEUE": (3, "somebody else can write the queue, and so run commands as you"),
+    "UNFIT_PLACE": (3, "the file system cannot keep a queue safe"),
     "QUEUE_GONE": (3, "the queue file was removed or replaced while it was in use"),
     "OUTPUT_MISSING": (3, "an output file is gone"),
     "INTERNAL": (3, "a defect of spoolctl itself"),

@@ -5,6 +5,7 @@ result: "ok"; "look": it works, but somebody should look; "failed": not ready.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import sqlite3
 
@@ -12,8 +13,11 @@ from spoolctl.errors import Fail
 from spoolctl.limits import SCHEMA_VERSION
 from spoolctl.run import health
 from spoolctl.run.fence import live_markers
+from spoolctl.run.ownership import refuse_unsafe
 from spoolctl.store import database, invariants
+from spoolctl.store.filesystem import UNFIT, mount_of
 from spoolctl.store.place import absent
+from spoolctl.text import size
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -21,16 +25,22 @@ if TYPE_CHECKING:
 
     from spoolctl.context import Context
     from spoolctl.store.database import Database
+    from spoolctl.store.place import Place
 
 SQLITE_FLOOR = (3, 31, 0)
 WAL_LARGE = 64 << 20  # bytes; the automatic checkpoint keeps it near 4 MiB
+SPACE_SMALL = 64 << 20  # bytes
 
 
-def examine(context: Context, deep: bool) -> list[dict[str, Any]]:
-    """Every check that can be made; those behind a failed opening are left out, and that is said."""
+def examine(context: Context, deep: bool, trust: bool) -> list[dict[str, Any]]:
+    """Every check that can be made; those behind a failed opening are left out, and that is said.
+
+    trust: what `work --trust` accepts is no failure.
+    """
     checks = [_sqlite()]
     try:
         place = context.place()
+        checks += [_file_system(place, trust), _space(place), _owner(place, trust)]
         if absent(place.path):
             return [*checks, _check("queue", "failed", f"there is none at {place.path}", "the first 'add' makes it")]
         opened = database.open_queue(place, read_only=True)
@@ -38,7 +48,7 @@ def examine(context: Context, deep: bool) -> list[dict[str, Any]]:
         return [*checks, _check("queue", "failed", fail.message, fail.hint)]
     try:
         checks.append(_check("queue", "ok", f"{place.path}, schema version {SCHEMA_VERSION}"))
-        checks += [_writable(opened), _wal(opened), *_people(opened, context)]
+        checks += [_writable(opened), _locks(opened), _wal(opened), *_people(opened, context)]
         if deep:
             checks += [_integrity(opened), _rules(opened), _survivors(opened)]
     except Fail as fail:
@@ -67,25 +77,77 @@ def _loses_resets(version: tuple[int, ...]) -> bool:
     return not fixed
 
 
+def _file_system(place: Place, trust: bool) -> dict[str, Any]:
+    found = mount_of(place.path)
+    if found is None:
+        return _check("file system", "ok", "the system does not tell")
+    kind, point = found
+    if kind in UNFIT:
+        return _check("file system", "look" if trust else "failed", f"{kind}: {UNFIT[kind]}", "use a local disk")
+    return _check("file system", "ok", f"{kind}, mounted at {point}")
+
+
+def _space(place: Place) -> dict[str, Any]:
+    """Of the nearest folder that is there. What is kept for the superuser does not count."""
+    folder = os.path.dirname(place.path)
+    while not os.path.isdir(folder):
+        folder = os.path.dirname(folder)
+    disk = os.statvfs(folder)
+    free, files = disk.f_bavail * disk.f_frsize, disk.f_favail
+    if free == 0 or (disk.f_files and files == 0):
+        return _check("space", "failed", "the disk is full" if free == 0 else "no more files fit", "make room on it")
+    if free < SPACE_SMALL:
+        return _check("space", "look", f"{size(free)} free", "make room; what does not fit is refused, and waits")
+    return _check("space", "ok", f"{size(free)} free")
+
+
+def _owner(place: Place, trust: bool) -> dict[str, Any]:
+    try:
+        refuse_unsafe(place)
+    except Fail as fail:
+        return _check("owner", "look" if trust else "failed", fail.message, fail.hint)
+    return _check("owner", "ok", "nobody else can write it")
+
+
+def _locks(opened: Database) -> dict[str, Any]:
+    """Whether a lock that one descriptor holds is seen by another: the proof of a worker's death rests
+    on it. Tried on the folder, for a moment, so that nothing has to be written."""
+    descriptors = []
+    try:
+        descriptors = [os.open(opened.place.folder, os.O_RDONLY | os.O_CLOEXEC) for _ in range(2)]
+        fcntl.flock(descriptors[0], fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(descriptors[1], fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return _check("locks", "ok", "a lock that one holds keeps out others")
+    except FileNotFoundError:
+        return _check("locks", "look", f"{opened.place.folder} is not there", "the next add or work makes it")
+    except OSError as error:
+        return _check("locks", "failed", f"flock: {error.strerror}", "use a file system with locks")
+    finally:
+        for descriptor in descriptors:
+            os.close(descriptor)
+    return _check("locks", "failed", "two can hold one lock at the same time", "use a file system with locks")
+
+
 def _writable(opened: Database) -> dict[str, Any]:
     place = opened.place
     folders = (os.path.dirname(place.path), place.folder, place.outputs, place.workers, place.bell)
     for path in (place.path, *folders):
         if not os.access(path, os.W_OK):
             if not os.path.exists(path):
-                return _check("writing", "failed", f"{path} is missing", "make that folder again, mode 0700")
+                return _check("writing", "look", f"{path} is missing", "the next add or work makes it")
             return _check("writing", "look", f"{path} is not writable", "readers work; to add or work, make it yours")
     return _check("writing", "ok", "file and folders are writable")
 
 
 def _wal(opened: Database) -> dict[str, Any]:
     try:
-        size = os.path.getsize(opened.place.path + "-wal")
+        length = os.path.getsize(opened.place.path + "-wal")
     except OSError:
-        size = 0
-    if size > WAL_LARGE:
-        return _check("wal", "look", f"{size} bytes", "a reader holds it back: end long 'output' or 'list' calls")
-    return _check("wal", "ok", f"{size} bytes")
+        length = 0
+    if length > WAL_LARGE:
+        return _check("wal", "look", size(length), "a reader holds it back: end long 'output' or 'list' calls")
+    return _check("wal", "ok", size(length))
 
 
 def _people(opened: Database, context: Context) -> list[dict[str, Any]]:

@@ -13,6 +13,7 @@ from spoolctl.errors import Fail
 from spoolctl.limits import APPLICATION_ID, BUSY_TIMEOUT, FOLDER, SCHEMA_VERSION
 from spoolctl.store.driver import sqlite3
 from spoolctl.store.explain import explain, from_system
+from spoolctl.store.filesystem import refuse_unfit
 from spoolctl.store.migrations import migrate
 from spoolctl.store.place import absent
 
@@ -21,10 +22,15 @@ if TYPE_CHECKING:
     from spoolctl.store.place import Place
 
 
-def create(place: Place) -> None:
+def create(place: Place, trust: bool = False) -> None:
     """Make the queue file and its folders. Whoever comes first makes it; it appears complete or
-    not at all: it is made under a private name and published by rename."""
+    not at all: it is made under a private name and published by rename.
+
+    trust: do not ask on what file system.
+    """
     directory = os.path.dirname(place.path)
+    if not trust:
+        refuse_unfit(place.path)
     try:
         _make_directory(place, directory)
         make_folders(place)

@@ -124,11 +124,13 @@ def explained(error: sqlite3.Error, place: Place) -> Fail:
     return explain(error, place)
 
 
-def open_queue(place: Place, *, create_missing: bool = False, read_only: bool = False) -> Database:
+def open_queue(
+    place: Place, *, create_missing: bool = False, read_only: bool = False, trust: bool = False
+) -> Database:
     """The queue at `place`.
 
-    create_missing: make it where there is none. read_only: change nothing; where there is no
-    queue, answer from an empty one in memory.
+    create_missing: make it where there is none; trust: even on a network's file system. read_only:
+    change nothing; where there is no queue, answer from an empty one in memory.
     Raises Fail: NOT_FOUND, NOT_A_QUEUE, NEWER_QUEUE, NO_ACCESS, READ_ONLY, LOCKED …
     """
     if absent(place.path):
@@ -139,14 +141,14 @@ def open_queue(place: Place, *, create_missing: bool = False, read_only: bool = 
             return Database(place, creation.fresh(":memory:"))
         if not create_missing:
             raise Fail("NOT_FOUND", f"there is no queue at {place.path}", "the first 'add' makes it")
-        creation.create(place)
+        creation.create(place, trust)
     elif not os.path.isfile(place.path):
         raise Fail("NOT_A_QUEUE", f"{place.path} is not a regular file", "name a queue file with --db")
     connection = None
     try:
         connection = _connect_to_read(place.path) if read_only else _connect(place.path, "rw")
         _recognise(connection, place, read_only)
-        if create_missing and not os.path.isdir(place.bell):
+        if create_missing and not all(map(os.path.isdir, (place.outputs, place.workers, place.bell))):
             from spoolctl.store import creation
 
             creation.make_folders(place)  # the file was copied or restored without them

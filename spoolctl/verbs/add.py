@@ -109,13 +109,15 @@ BATCH = Flag(
     excludes=("-c", "--key"),
 )
 
+TRUST = Flag("--trust", help="make the queue even on a file system of a network")
+
 VERB = Verb(
     "add",
     "put a command into the queue",
     group="submit",
     details="The job is on disk when its number is printed. A worker (spoolctl work) runs it.",
     argument=COMMAND,
-    flags=(*SUBMIT_FLAGS, BATCH),
+    flags=(*SUBMIT_FLAGS, BATCH, TRUST),
     examples=[
         ("add -- make test", "run a program"),
         ("add -c 'date > stamp && ls'", "run a shell command"),
@@ -133,7 +135,7 @@ def run(args: Args, context: Context) -> dict[str, Any]:
     if args.batch is not None:
         return _run_batch(args, context)
     wanted = submission(args, context)
-    database, anew = context.open(create_missing=True), args.if_finished == "add"
+    database, anew = context.open(create_missing=True, trust=args.trust), args.if_finished == "add"
     try:
         with database.write() as tx:
             now = context.clock.wall()
@@ -179,7 +181,7 @@ def _run_batch(args: Args, context: Context) -> dict[str, Any]:
     with stream:
         lines = batch.read(stream, SUBMIT_FLAGS, args)
         first = next(lines, None)  # what is wrong with the first line makes no queue
-        database = context.open(create_missing=True)
+        database = context.open(create_missing=True, trust=args.trust)
         bulk = Bulk(database)
         while first is not None:
             number, line = first

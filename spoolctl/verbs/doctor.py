@@ -22,14 +22,17 @@ VERB = Verb(
         " every rule that must hold between jobs, attempts, events and counts, and a search for processes that should"
         " be gone. Exit status 3 where a check fails."
     ),
-    flags=(Flag("--deep", help="read everything; takes longer the larger the queue is"),),
+    flags=(
+        Flag("--deep", help="read everything; takes longer the larger the queue is"),
+        Flag("--trust", help="what 'work --trust' accepts is not a failure"),
+    ),
     examples=[("doctor", "before relying on a place"), ("doctor --deep --json", "after a crash, for a program")],
 )
 
 
 def run(args: Args, context: Context) -> dict[str, Any]:
     """All checks, in the order of what they build on."""
-    checks = checkup.examine(context, args.deep)
+    checks = checkup.examine(context, args.deep, args.trust)
     return {"ready": all(check["result"] != "failed" for check in checks), "checks": checks}
 
 

@@ -31,7 +31,7 @@ VERB = Verb(
         Flag("--queue", kind=Name(), many=True, help="serve this queue; may be repeated (default: every queue)"),
         Flag("--once", help="run one job at the most, then leave", excludes=("--drain",)),
         Flag("--drain", help="leave when nothing runs, nothing is due and no retry waits"),
-        Flag("--trust", help="serve a queue that others can write, too: they can run commands as you"),
+        Flag("--trust", help="serve a queue that others can write, and so run commands as you; make one on a network"),
         Flag("--worker-id", kind=Name(), help="the worker's name (default: host, process and a random part)"),
     ),
     examples=[
@@ -51,7 +51,7 @@ def run(args: Args, context: Context) -> dict[str, Any]:
     check_knobs(context)
     if not args.trust:
         refuse_unsafe(context.place())
-    database = context.open(create_missing=True)
+    database = context.open(create_missing=True, trust=args.trust)
     loop = Loop(database, Plan(args.worker_id, queues, args.jobs, None, mode), context)
     tally = loop.run()
     loop.database.close()

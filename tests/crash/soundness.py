@@ -9,6 +9,9 @@ from spoolctl.store import invariants
 from spoolctl.store.database import open_queue
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
+    from spoolctl.store.place import Place
     from tests.conftest import Spool
 
 # It holds an exclusive lock for as long as any process of it lives, and fails loudly where another
@@ -25,7 +28,12 @@ echo "end $SPOOLCTL_JOB_ID $SPOOLCTL_ATTEMPT" >>log
 def check(spool: Spool) -> None:
     """The invariants hold, SQLite finds the file sound, no two copies of a job have met, and nothing
     of a settled attempt is alive."""
-    database = open_queue(spool.place, read_only=True)
+    check_at(spool.place, spool.folder)
+
+
+def check_at(place: Place, folder: Path) -> None:
+    """The same of a queue wherever it is. folder: where its jobs have left traces."""
+    database = open_queue(place, read_only=True)
     try:
         with database.read() as tx:
             assert invariants.violations(tx) == []
@@ -35,7 +43,7 @@ def check(spool: Spool) -> None:
         database.close()
     alive = live_markers()
     assert [settled[marker] for marker in alive if marker in settled] == []
-    assert not (spool.folder / "overlaps").exists(), (spool.folder / "overlaps").read_text()
+    assert not (folder / "overlaps").exists(), (folder / "overlaps").read_text()
 
 
 def log(spool: Spool) -> list[str]:
