@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import fcntl
 import json
 import os
 import shutil
@@ -12,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from spoolctl.run import checkup
 from spoolctl.store import claim, control, invariants, workers
 from spoolctl.store.database import open_queue
 from spoolctl.store.settle import Outcome, settle
@@ -19,7 +23,9 @@ from spoolctl.store.submit import Submission, submit
 from spoolctl.store.workers import Worker
 from tests.conftest import Spool
 
-SHALLOW = ["sqlite", "queue", "writing", "wal", "workers"]
+PLACE = ["sqlite", "filesystem", "space", "owner"]
+SHALLOW = [*PLACE, "queue", "writing", "locks", "wal", "workers"]
+NO_QUEUE = {**dict.fromkeys(PLACE, "ok"), "queue": "failed"}
 DEEP = [*SHALLOW, "integrity", "rules", "survivors"]
 LATER = 4_000_000_000_000  # ms since 1970
 GATE = "until [ -e go ]; do sleep 0.02; done"  # a command that runs until the test opens the gate
@@ -132,7 +138,7 @@ def test_what_somebody_should_look_at_is_told_and_does_not_make_a_place_unready(
 def test_no_queue_is_not_ready_and_the_remedy_is_named(any_form: Spool) -> None:
     spool = any_form
     checks = examine(spool, code=3)
-    assert results(checks) == {"sqlite": "ok", "queue": "failed"}
+    assert results(checks) == NO_QUEUE
     assert spool.place.path in checks["queue"]["found"]
     assert "add" in checks["queue"]["remedy"]
     assert os.listdir(spool.folder) == []
@@ -157,7 +163,7 @@ def test_what_is_no_queue_is_not_ready_and_is_left_alone(any_form: Spool, what: 
         connection.close()
     before = tree(spool.folder)
     checks = examine(spool, "--db", str(path), "--deep", code=3)
-    assert results(checks) == {"sqlite": "ok", "queue": "failed"}
+    assert results(checks) == NO_QUEUE
     assert str(path) in checks["queue"]["found"]
     assert "--db" in checks["queue"]["remedy"]
     assert tree(spool.folder) == before
@@ -167,7 +173,7 @@ def test_a_queue_of_a_newer_spoolctl_is_not_ready(spool: Spool) -> None:
     spool.add("--", "true")
     sql(spool, "PRAGMA user_version = 999")
     checks = examine(spool, code=3)
-    assert results(checks) == {"sqlite": "ok", "queue": "failed"}
+    assert results(checks) == NO_QUEUE
     assert "999" in checks["queue"]["found"]
     assert "newer" in checks["queue"]["remedy"]
 
@@ -175,10 +181,55 @@ def test_a_queue_of_a_newer_spoolctl_is_not_ready(spool: Spool) -> None:
 def test_a_folder_that_is_missing_is_named(spool: Spool) -> None:
     spool.add("--", "true")
     shutil.rmtree(spool.place.bell)
-    checks = examine(spool, code=3)
-    assert checks["writing"]["result"] == "failed"
+    checks = examine(spool)
+    assert checks["writing"]["result"] == "look"
     assert spool.place.bell in checks["writing"]["found"]
     assert not os.path.exists(spool.place.bell)
+    spool.add("--", "true")
+    assert examine(spool)["writing"]["result"] == "ok"
+
+
+def test_a_queue_that_others_can_write_is_not_ready_unless_trusted(any_form: Spool) -> None:
+    any_form.add("--queue", "q", "--", "true")
+    os.chmod(any_form.place.path, 0o666)
+    checks = examine(any_form, code=3)
+    assert checks["owner"]["result"] == "failed"
+    assert "can be written by everybody" in checks["owner"]["found"]
+    assert examine(any_form, "--trust")["owner"]["result"] == "look"
+
+
+def test_a_disk_that_is_full_is_not_ready_and_one_that_is_nearly_full_wants_a_look(spool: Spool) -> None:
+    (spool.folder / "disk").mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(spool.folder / "disk")]
+    if subprocess.run(mount, check=False, capture_output=True).returncode:
+        pytest.skip("mounts a small file system, which is not permitted here")
+    try:
+        queue = str(spool.folder / "disk" / "queue.db")
+        spool.run("--db", queue, "add", "--", "true")
+        assert examine(spool, "--db", queue)["space"]["result"] == "look"
+        with open(spool.folder / "disk" / "ballast", "wb", buffering=0) as ballast, contextlib.suppress(OSError):
+            while True:
+                ballast.write(b"x" * 4096)
+        space = examine(spool, "--db", queue, code=3)["space"]
+        assert (space["result"], space["found"], space["remedy"]) == ("failed", "the disk is full", "make room on it")
+    finally:
+        subprocess.run(["umount", "-l", str(spool.folder / "disk")], check=True)
+
+
+def test_locks_that_do_not_keep_out_others_are_found(spool: Spool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The proof of a worker's death rests on them; a file system may only pretend to have them."""
+    spool.add("--", "true")
+    database = open_queue(spool.place, read_only=True)
+    assert checkup._locks(database)["result"] == "ok"
+    monkeypatch.setattr(fcntl, "flock", lambda descriptor, how: None)
+    assert checkup._locks(database)["result"] == "failed"
+
+    def refuse(descriptor: int, how: int) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    assert "No locks available" in checkup._locks(database)["found"]
+    database.close()
 
 
 def test_counts_that_are_wrong_break_a_rule_that_only_deep_looks_at(any_form: Spool) -> None:

@@ -80,11 +80,11 @@ def _loses_resets(version: tuple[int, ...]) -> bool:
 def _file_system(place: Place, trust: bool) -> dict[str, Any]:
     found = mount_of(place.path)
     if found is None:
-        return _check("file system", "ok", "the system does not tell")
+        return _check("filesystem", "ok", "the system does not tell")
     kind, point = found
     if kind in UNFIT:
-        return _check("file system", "look" if trust else "failed", f"{kind}: {UNFIT[kind]}", "use a local disk")
-    return _check("file system", "ok", f"{kind}, mounted at {point}")
+        return _check("filesystem", "look" if trust else "failed", f"{kind}: {UNFIT[kind]}", "use a local disk")
+    return _check("filesystem", "ok", f"{kind}, mounted at {point}")
 
 
 def _space(place: Place) -> dict[str, Any]:
