@@ -30,7 +30,8 @@ MACHINE_ERRORS = {
     *(errno.EROFS, errno.EIO),
 }
 DEFAULT_SIGNALS = signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}
-APPEND = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
+APPEND = os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW
+NEW = os.O_CREAT | os.O_EXCL
 
 
 class NotStarted(Exception):
@@ -78,9 +79,10 @@ def spawn(job: Claimed, base: dict[bytes, bytes], home: int, output: str, known:
     files: list[int] = []
     try:
         _make_folders(os.path.dirname(output))
-        files.append(os.open(output + ".stdout", APPEND, 0o600))
+        files.append(_create(output + ".stdout"))
         _lock(files[0])
-        files.append(os.open(output + ".stderr", APPEND, 0o600))
+        files.append(_create(output + ".stderr"))
+        _empty(files)
     except OSError as error:
         _close(files)
         raise NotStarted(_machine(f"{os.fsdecode(error.filename or output)}: {error.strerror}")) from error
@@ -99,6 +101,25 @@ def _refuse_missing_secrets(job: Claimed, base: dict[bytes, bytes]) -> None:
         if name not in base:
             said = f"--secret-env {name.decode('utf-8', 'backslashreplace')}: the worker has no such variable"
             raise NotStarted(Outcome("failed", "spawn_failed", said))
+
+
+def _create(path: str) -> int:
+    """A new output file. What is there already is debris: of a claim that a power cut took back, or
+    planted. A plain file is used, once its lock says that nobody writes it; anything else is moved away."""
+    try:
+        return os.open(path, APPEND | NEW, 0o600)
+    except FileExistsError:
+        found = os.lstat(path)
+        if stat.S_ISREG(found.st_mode) and found.st_nlink == 1:
+            return os.open(path, APPEND)
+    os.rename(path, f"{path}.{os.urandom(4).hex()}.debris")
+    return os.open(path, APPEND | NEW, 0o600)
+
+
+def _empty(files: list[int]) -> None:
+    for descriptor in files:
+        if os.fstat(descriptor).st_size:
+            os.ftruncate(descriptor, 0)
 
 
 def _lock(descriptor: int) -> None:

@@ -191,7 +191,9 @@ def _connect_to_read(path: str) -> sqlite3.Connection:
 def _recognise(connection: sqlite3.Connection, place: Place, read_only: bool) -> None:
     """Refuse a file that is not ours or is too new; bring an older one up to date."""
     if connection.execute("PRAGMA application_id").fetchone()[0] != APPLICATION_ID:
-        raise Fail("NOT_A_QUEUE", f"{place.path} is not a queue of spoolctl", "name another file with --db")
+        from spoolctl.store.explain import foreign
+
+        raise foreign(connection, place)
     found = connection.execute("PRAGMA user_version").fetchone()[0]
     if found > SCHEMA_VERSION:
         raise newer(place, found)

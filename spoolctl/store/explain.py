@@ -39,6 +39,15 @@ def explain(error: sqlite3.Error, place: Place) -> Fail:
     return Fail("INTERNAL", f"{place.path}: {type(error).__name__}: {said}", "please report this")
 
 
+def foreign(connection: sqlite3.Connection, place: Place) -> Fail:
+    """The refusal of an SQLite file that is not ours."""
+    tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+    if not {"jobs", "attempts"} <= tables:
+        return Fail("NOT_A_QUEUE", f"{place.path} is not a queue of spoolctl", "name another file with --db")
+    said = f"{place.path} looks like a queue of an earlier spoolctl, whose files this one cannot read"
+    return Fail("NOT_A_QUEUE", said, "let that one finish its jobs; then move the file away, or name another with --db")
+
+
 def _lock_holder(path: str) -> str:
     """Who holds the write lock, as far as Linux tells: the owner of byte 120 of the -shm file.
 
