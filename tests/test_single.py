@@ -141,6 +141,8 @@ def build(package, output, python=sys.executable):
 
 def run(words, **options):
     words = [str(word) for word in words]
+    kept = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    options.setdefault("env", kept)
     return subprocess.run(words, capture_output=True, text=True, check=False, **options)
 
 
@@ -178,7 +180,8 @@ def test_a_module_that_is_not_there_is_not_found(single, python):
     assert run([python, single, "missing"]).stdout == "parcel.verbs.nothing\n"
 
 
-def test_only_what_is_imported_is_compiled(single, python):
+def compiled(single, python, **variables):
+    """The files of the package that one start has compiled."""
     watch = (
         "import runpy, sys; seen = []; "
         "sys.addaudithook(lambda event, args: event == 'compile' and args[1] and seen.append(str(args[1])));"
@@ -186,13 +189,102 @@ def test_only_what_is_imported_is_compiled(single, python):
         f"try: runpy.run_path({str(single)!r}, run_name='__main__')\n"
         f"finally: print(*[name.rpartition('.py/')[2] for name in seen if '.py/parcel/' in name])"
     )
-    done = run([python, "-c", watch])
-    assert done.stdout.splitlines()[-1].split() == [
-        "parcel/__init__.py",
-        "parcel/cli.py",
-        "parcel/verbs/__init__.py",
-        "parcel/verbs/add.py",
-    ]
+    done = run([python, "-c", watch], env={**os.environ, "PYTHONDONTWRITEBYTECODE": "", **variables})
+    return done.stdout.splitlines()[-1].split()
+
+
+def beside(single):
+    return sorted(path.name for path in single.parent.iterdir() if path != single)
+
+
+NEEDED = ["parcel/__init__.py", "parcel/cli.py", "parcel/verbs/__init__.py", "parcel/verbs/add.py"]
+
+
+# What it keeps
+
+
+def test_it_is_compiled_once(single, python):
+    first = compiled(single, python)
+    assert set(NEEDED) < set(first)
+    assert len(first) == len(set(first)) == len(PARCEL)
+    assert beside(single) == ["__pycache__"]
+    [kept] = (single.parent / "__pycache__").iterdir()
+    assert (kept.stat().st_mode & 0o777, kept.suffixes[-1]) == (0o644, ".all")
+    assert compiled(single, python) == []
+    assert run([python, single, "add"]).stdout == '"own"\n'
+
+
+def test_where_python_may_keep_nothing_only_what_is_imported_is_compiled(single, python):
+    for _ in range(2):
+        assert compiled(single, python, PYTHONDONTWRITEBYTECODE="1") == NEEDED
+    assert beside(single) == []
+
+
+def test_it_is_kept_where_python_is_told_to_keep_it(single, python, tmp_path):
+    prefix = tmp_path / "prefix"
+    assert compiled(single, python, PYTHONPYCACHEPREFIX=str(prefix)) != []
+    assert compiled(single, python, PYTHONPYCACHEPREFIX=str(prefix)) == []
+    assert beside(single) == []
+
+
+def test_a_file_that_was_changed_is_compiled_anew(single, python):
+    """Also by hand, when it says the same of itself as before."""
+    assert run([python, single, "add"]).stdout == '"own"\n'
+    single.write_text(single.read_text().replace('"own"', '"new"'))
+    assert run([python, single, "add"]).stdout == '"new"\n'
+
+
+def test_a_copy_elsewhere_does_not_take_what_came_along(single, python, tmp_path):
+    run([python, single, "add"])
+    shutil.copytree(single.parent, tmp_path / "copy")
+    done = run([python, tmp_path / "copy" / "parcel.py", "crash"])
+    assert f'File "{tmp_path}/copy/parcel.py/parcel/cli.py", line ' in done.stderr
+
+
+@pytest.mark.parametrize("damage", ["empty", "short", "zeros", "one bit", "not ours"])
+def test_what_is_damaged_is_not_used_and_is_made_anew(single, damage):
+    run([sys.executable, single, "add"])
+    [kept] = (single.parent / "__pycache__").iterdir()
+    whole = kept.read_bytes()
+    middle = len(whole) // 2
+    kept.write_bytes(
+        {
+            "empty": b"",
+            "short": whole[:middle],
+            "zeros": bytes(len(whole)),
+            "one bit": whole[:middle] + bytes([whole[middle] ^ 1]) + whole[middle + 1 :],
+            "not ours": b"#!/bin/sh\n" * 100,
+        }[damage]
+    )
+    done = run([sys.executable, single, "add"])
+    assert (done.stdout, done.stderr, done.returncode) == ('"own"\n', "", 7)
+    assert kept.read_bytes() == whole
+
+
+@pytest.mark.parametrize("who", ["everybody", "its group", "another user", "behind a link"])
+def test_what_somebody_else_could_have_written_is_not_used(single, who, tmp_path):
+    """Protects the look at owner and mode: code in such a file would be run by whoever starts the tool."""
+    run([sys.executable, single, "add"])
+    [kept] = (single.parent / "__pycache__").iterdir()
+    if who == "another user":
+        if os.geteuid():
+            pytest.skip("gives a file away, which only the superuser may")
+        os.chown(kept, 12345, 12345)
+    elif who == "behind a link":
+        kept.rename(tmp_path / "elsewhere")
+        kept.symlink_to(tmp_path / "elsewhere")
+    else:
+        kept.chmod(0o666 if who == "everybody" else 0o664)
+    assert compiled(single, sys.executable) != []
+    assert compiled(single, sys.executable) == [], "it was made anew"
+
+
+def test_nothing_is_left_in_somebody_elses_folder(single, python):
+    if os.geteuid():
+        pytest.skip("gives a folder away, which only the superuser may")
+    os.chown(single.parent, 12345, 12345)
+    assert compiled(single, python) == NEEDED
+    assert beside(single) == []
 
 
 def test_starting_loads_nothing_but_the_package_and_what_it_asks_for(single, python):
