@@ -18,12 +18,12 @@ from spoolctl.run.launch import Launch
 from spoolctl.run.membership import Membership
 from spoolctl.run.plan import Tally
 from spoolctl.run.reaper import Reaper
+from spoolctl.run.results import Results
 from spoolctl.run.trouble import FATAL, RETRY_AFTER, Trouble
 from spoolctl.run.wakeup import Wakeup
 from spoolctl.store import claim, drain, recover, workers
 from spoolctl.store.database import open_queue
-from spoolctl.store.settle import Outcome, recorded, settle
-from spoolctl.text import duration
+from spoolctl.store.settle import Outcome, settle
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -48,7 +48,6 @@ class Loop:
         self.point = faults.arm(context.environ)
         self.tally = Tally()
         self.running: dict[int, Attempt] = {}
-        self.ended: list[tuple[Claimed, Outcome]] = []  # over or never started, and not yet recorded
         self.claims = 0
         self.trouble = Trouble(self.say)
         self.ringer = Ringer(database.place, self.clock)
@@ -66,6 +65,7 @@ class Loop:
         self.launch = Launch(self.context, self.point)
         self.member = Membership(self.database, self.context, self.plan)
         self.me = self.member.me
+        self.results = Results(self.me, self.tally, self.say)
         self.reaper = Reaper(self.me, self.clock, self.context.reap_threshold(), self.say, self.point)
         self.wakeup = Wakeup(self.database.place)
         try:
@@ -119,7 +119,7 @@ class Loop:
             if attempt.step(now):
                 del self.running[attempt.job.job]
                 assert attempt.outcome is not None
-                self.ended.append((attempt.job, attempt.outcome))
+                self.results.waiting.append((attempt.job, attempt.outcome))
                 self.point("ended")
         if now >= self.next_tick:
             try:
@@ -131,9 +131,9 @@ class Loop:
     def _others_end_soon(self) -> bool:
         """Whether to wait a moment, so that one transaction records what two short commands came to.
         Only while commands are so short that another transaction would take longer."""
-        if not self.ended or not self.running:
+        if not self.results.waiting or not self.running:
             return False
-        took = self.ended[-1][1].seconds
+        took = self.results.waiting[-1][1].seconds
         now = self.clock.monotonic()
         return took is not None and took < SHORT and all(now - a.started < SHORT for a in self.running.values())
 
@@ -222,7 +222,7 @@ class Loop:
     def _must_write(self) -> bool:
         """Whether there is something to record or to claim. Asked with a read where it is not
         known, so that idle workers never take the write lock."""
-        if self.ended or self.reaper.proved:
+        if self.results.waiting or self.reaper.proved:
             return True
         now = self.clock.wall()
         if not self._room() or not (self.more or (self.due_at is not None and self.due_at <= now)):
@@ -239,7 +239,7 @@ class Loop:
         with self.database.write() as tx:
             if self.database.outgrown(tx):
                 room, self.news = 0, True
-            states = [settle(tx, now, job.job, job.attempt, self.me.id, how) for job, how in self.ended]
+            states = self.results.settle(tx, now)
             if states:
                 self.point("settling")
             reaped = self.reaper.settle(tx, now)
@@ -252,23 +252,12 @@ class Loop:
         self.claims += len(claimed)
         if claimed:
             self.point("claimed")
-        ended, self.ended = self.ended, []
         self._spawn(claimed)  # before anything that could fail: the queue says that they run
-        if ended:
+        if states:
             self.point("settled")
-        self._tell([(job, how, state) for (job, how), state in zip(ended, states)])
+        self.results.told(states)
         self.ringer.changed()
         self.reaper.told(reaped, self.database)
-
-    def _tell(self, settled: list[tuple[Claimed, Outcome, str | None]]) -> None:
-        """After the COMMIT: what was recorded is off our hands."""
-        for job, outcome, state in settled:
-            if state is None:
-                self.say(f"job {job.job}: its result came too late and is discarded: it is not this worker's any more")
-                continue
-            self.tally.executed += outcome.reason != "spawn_failed" or outcome.kind == "failed"
-            self.tally.ended[state] += 1
-            self.say(f"job {job.job} attempt {job.attempt} {ending(outcome)}; the job is {state}")
 
     def _spawn(self, claimed: list[Claimed]) -> None:
         for job in claimed:
@@ -276,7 +265,7 @@ class Loop:
             if isinstance(started, Attempt):
                 self.running[job.job] = started
             else:
-                self.ended.append((job, started))
+                self.results.waiting.append((job, started))
                 self.claims -= started.kind == "released"
 
     def _note_trouble(self, fail: Fail) -> None:
@@ -296,25 +285,24 @@ class Loop:
         self.database = open_queue(self.database.place)
         self.member.check_queue(self.database)
         self.database.wait_for_lock(LOCK_WAIT)
-        known = [attempt.job for attempt in self.running.values()] + [job for job, _ in self.ended]
+        known = [attempt.job for attempt in self.running.values()] + [job for job, _ in self.results.waiting]
         here = {(job.job, job.attempt) for job in known}
         with self.database.write() as tx:
             workers.beat(tx, now, self.me.id)  # whatever is found there, this COMMIT syncs it
-            found = [(job, how, recorded(tx, job.job, job.attempt, self.me.name)) for job, how in self.ended]
+            found = self.results.found(tx)
             for held in workers.in_hand(tx, self.me.id):
                 if (held.job, held.attempt) not in here:
                     lost = Outcome("released", "worker_stopped", "its claim was in doubt; it was not started")
                     settle(tx, now, held.job, held.attempt, self.me.id, lost)
         self.trouble.unsure = False
-        self.ended = [(job, how) for job, how, state in found if state is None]
-        self._tell([(job, how, state) for job, how, state in found if state])
+        self.results.told_found(found)
 
     def _judge_end(self) -> None:
         """Whether the plan is fulfilled."""
         if self.wakeup.stops > 1 and all(a.stuck for a in self.running.values()) and self._nothing_to_record():
             self.finished = True  # what cannot be ended keeps its line; a peer, or the next worker, goes on with it
             return
-        if self.running or self.ended or self.reaper.busy or self.trouble.unsure:
+        if self.running or self.results.waiting or self.reaper.busy or self.trouble.unsure:
             return
         if self.tally.stopped or self.leaves:
             self.finished = True
@@ -326,9 +314,10 @@ class Loop:
         """Whether every result is in the queue, or will not get there: told twice to stop, a worker does
         not wait for ever until somebody mends the disk."""
         fail = self.trouble.fail
-        if not self.ended or fail is None or self.clock.monotonic() < self.trouble.since + limits.STOP_WAIT:
-            return not self.ended
-        jobs = ", ".join(str(job.job) for job, _ in self.ended)
+        waiting = self.results.waiting
+        if not waiting or fail is None or self.clock.monotonic() < self.trouble.since + limits.STOP_WAIT:
+            return not waiting
+        jobs = ", ".join(str(job.job) for job, _ in waiting)
         said = f"{fail.message}; so the ends of jobs {jobs} are not recorded"
         self.leaves = Fail(fail.code, said, "the next worker takes them back and runs them again")
         return True
@@ -353,14 +342,6 @@ class Loop:
         times += [attempt.next for attempt in self.running.values()]
         if self._room() > 0 and self.due_at is not None:
             times.append(now + (self.due_at - self.clock.wall()) / 1000)
-        if self.ended or self.trouble.unsure:
+        if self.results.waiting or self.trouble.unsure:
             times.append(now)
         return max(0.0, min(times) - now, self.trouble.quiet_until - now)
-
-
-def ending(outcome: Outcome) -> str:
-    """How an attempt ended, for the log."""
-    code = None if outcome.exit_code is None else f"exit {outcome.exit_code}"
-    how = "; ".join(part for part in (outcome.signal or code, outcome.error) if part)
-    took = f" after {duration(outcome.seconds)}" if outcome.seconds is not None else ""
-    return f"{outcome.kind.replace('_', ' ')}{f' ({how})' if how else ''}{took}"
