@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from spoolctl.language.spec import Flag
 
-DECODE = json.JSONDecoder().decode  # `json.loads` would guess the encoding of each line
+DECODE = json.JSONDecoder().raw_decode  # `json.loads` would guess the encoding of each line
 FORM = 'give an object a line, like {"argv": ["make", "test"]}'
 ARGV = "argv must be a list of strings that begins with a program"
 LINE_MAX = 16 << 20  # bytes; a longer line is no job but a mistake
@@ -53,7 +53,10 @@ def _object(line: bytes) -> dict[str, Any]:
     if len(line) > LINE_MAX:
         raise Fail("USAGE", "it is too long", f"a line has {LINE_MAX} bytes at the most")
     try:
-        found = DECODE(line.decode("utf-8"))
+        text = line.decode("utf-8").strip(" \t\r\n")
+        found, end = DECODE(text)
+        if end != len(text):
+            raise ValueError(f"there is more behind its end: column {end + 1}")
     except (ValueError, RecursionError) as error:
         raise Fail("USAGE", f"it is not JSON: {error}", FORM) from None
     if not isinstance(found, dict):

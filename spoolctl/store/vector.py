@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
-
-def pack(items: Iterable[bytes]) -> bytes:
+def pack(items: list[bytes]) -> bytes:
     """The BLOB of `items`, none of which contains a NUL."""
-    return b"".join([item + b"\0" for item in items])
+    return b"\0".join(items) + b"\0" if items else b""
 
 
 def unpack(blob: bytes | None) -> list[bytes]:

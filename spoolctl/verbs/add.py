@@ -221,7 +221,7 @@ def submission(args: Args, context: Context) -> Submission:
     wanted = Submission(args.command or [b"sh", b"-c", args.c])
     wanted.cwd = None if args.cwd is None else absolute(args.cwd, context)
     wanted.env = dict(args.env)
-    wanted.secret = secrets(args.secret_env, wanted.env)
+    wanted.secret = secrets(args.secret_env, wanted.env) if args.secret_env else None
     wanted.tags = dict(args.tag)
     wanted.delay, wanted.at = int(args.after * 1000), args.at
     wanted.queue, wanted.priority, wanted.timeout = args.queue, args.priority, args.timeout
@@ -231,13 +231,13 @@ def submission(args: Args, context: Context) -> Submission:
     return wanted
 
 
-def secrets(names: list[bytes], env: dict[bytes, bytes]) -> bytes | None:
+def secrets(names: list[bytes], env: dict[bytes, bytes]) -> bytes:
     """The names as they are stored. Raises Fail where the value of one is given too."""
     for name in names:
         if name in env:
             both = f"--secret-env {name.decode('utf-8', 'backslashreplace')}: --env sets it"
             raise Fail("USAGE", both, "give one of the two: a secret's value is the worker's")
-    return pack(sorted(set(names))) or None
+    return pack(sorted(set(names)))
 
 
 def absolute(path: str, context: Context) -> bytes:
