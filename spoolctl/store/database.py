@@ -171,12 +171,10 @@ def _connect(path: str, mode: str) -> sqlite3.Connection:
 
 def _connect_to_read(path: str) -> sqlite3.Connection:
     """Where it may write, as a writer: the last one to close then removes -wal and -shm. Where it
-    may not, without; and where even -shm cannot be made, as an unchanging file, provided that
-    nothing is left in a WAL."""
-    for mode in ("rw", "ro", "ro&immutable=1"):
-        if mode.endswith("1") and os.path.exists(path + "-wal") and os.path.getsize(path + "-wal"):
-            break
-        connection = _connect(path, mode)
+    may not, without. And where there is no -shm and none can be made, so that nobody else is there:
+    without locks, what a killed writer has left in the WAL included."""
+    for mode in ("rw", "ro", "alone"):
+        connection = _connect_alone(path) if mode == "alone" else _connect(path, mode)
         try:
             connection.execute("SELECT 1 FROM sqlite_master").fetchone()
             return connection
@@ -186,6 +184,16 @@ def _connect_to_read(path: str) -> sqlite3.Connection:
                 raise
             refused = error
     raise refused
+
+
+def _connect_alone(path: str) -> sqlite3.Connection:
+    """Without a WAL it is an unchanging file. With one, its index is kept in this process's memory,
+    which SQLite does for whoever has locked everybody out: https://www.sqlite.org/wal.html#noshm"""
+    if not os.path.exists(path + "-wal") or not os.path.getsize(path + "-wal"):
+        return _connect(path, "ro&immutable=1")
+    connection = _connect(path, "ro&vfs=unix-none")
+    connection.execute("PRAGMA locking_mode = EXCLUSIVE")
+    return connection
 
 
 def _recognise(connection: sqlite3.Connection, place: Place, read_only: bool) -> None:

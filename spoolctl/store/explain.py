@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 MEANINGS = (
     ("is locked", "LOCKED", "try again"),
     ("disk is full", "NO_SPACE", "make room on that disk, then try again"),
+    ("mounted readonly", "READ_ONLY", "mount it for writing, or name a queue elsewhere with --db"),
     ("readonly", "READ_ONLY", "make the file and its folder writable for this user"),
     ("unable to open", "NO_ACCESS", "check that the file and its folder exist and are yours"),
     ("not a database", "NOT_A_QUEUE", "name another file with --db"),
@@ -30,6 +31,8 @@ def explain(error: sqlite3.Error, place: Place) -> Fail:
     said = str(error)
     if ("disk I/O" in said or "unable to open" in said) and _no_room(place.path):
         said += ": the disk is full"  # there was no room for the -wal or -shm file
+    elif "unable to open" in said and _read_only(place.path):
+        said = "its file system is mounted readonly"
     for part, code, remedy in MEANINGS:
         if part in said:
             who = _lock_holder(place.path) if code == "LOCKED" else ""
@@ -65,6 +68,13 @@ def _lock_holder(path: str) -> str:
     except (OSError, ValueError, IndexError):
         pass
     return ""
+
+
+def _read_only(path: str) -> bool:
+    try:
+        return bool(os.statvfs(path).f_flag & os.ST_RDONLY)
+    except OSError:
+        return False
 
 
 def _no_room(path: str) -> bool:
