@@ -189,7 +189,7 @@ def test_a_job_that_has_not_run_has_every_key_and_null_for_what_is_unknown(any_f
     [job] = listed["jobs"]
     assert job.keys() == JOB
     unknown = {"argv_b64", "key", "note", "cwd", "cwd_b64", "max_crashes", "started_at", "finished_at", "exit_code"}
-    unknown |= {"signal", "failure_reason", "error", "succeeded"}
+    unknown |= {"signal", "failure_reason", "error", "succeeded", "max_output", "on_overflow"}
     assert {name for name in JOB if job[name] is None} == unknown
     assert (job["argv"], job["tags"], job["env"], job["timeout"], job["max_retries"]) == (["true"], {}, [], 300, 3)
     shown = any_form.json("show", "1")

@@ -25,6 +25,15 @@ MEANINGS = (
     ("malformed", "DAMAGED", "check the disk; then copy what is readable with: sqlite3 FILE .recover"),
 )
 
+# The same of the system's errors.
+SYSTEM = {
+    ENOSPC: ("NO_SPACE", "make room on that disk, then try again"),
+    EDQUOT: ("NO_SPACE", "make room under your quota, then try again"),
+    EACCES: ("NO_ACCESS", "check whose it is and its mode"),
+    EPERM: ("NO_ACCESS", "check whose it is and its mode"),
+    EROFS: ("READ_ONLY", "mount it for writing, or name a queue elsewhere with --db"),
+}
+
 
 def explain(error: sqlite3.Error, place: Place) -> Fail:
     """What an error of SQLite means to the caller."""
@@ -88,5 +97,5 @@ def _no_room(path: str) -> bool:
 def from_system(error: OSError, path: str) -> Fail:
     """What an error of the system means to the caller."""
     where = os.fsdecode(error.filename) if error.filename else path
-    codes = {ENOSPC: "NO_SPACE", EDQUOT: "NO_SPACE", EACCES: "NO_ACCESS", EPERM: "NO_ACCESS", EROFS: "READ_ONLY"}
-    return Fail(codes.get(error.errno or 0, "IO_ERROR"), f"{where}: {error.strerror or error}")
+    code, remedy = SYSTEM.get(error.errno or 0, ("IO_ERROR", "check the path and the disk, then try again"))
+    return Fail(code, f"{where}: {error.strerror or error}", remedy)
