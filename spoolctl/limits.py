@@ -39,6 +39,7 @@ STOP_WAIT = 30  # how long `cancel` and `retry --force` wait for a running job's
 TERM_GRACE = 5.0  # between TERM and KILL
 HEARTBEAT_INTERVAL = 5.0
 REAP_THRESHOLD = 30.0
+WAL_KEPT = 16 << 20  # bytes; four times what the automatic checkpoint lets the -wal file grow to
 BUSY_TIMEOUT = 5.0  # how long a verb waits for the write lock
 HEARTBEAT_MIN, HEARTBEAT_MAX = 0.01, 60.0
 REAP_MIN, REAP_MAX = 0.01, 3600.0

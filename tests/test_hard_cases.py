@@ -181,15 +181,15 @@ def test_a_lock_right_after_the_commit_strands_no_claimed_job(spool: Spool) -> N
 IN_DOUBT = """
 import os, sys
 from spoolctl.errors import Fail
-from spoolctl.run import loop
+from spoolctl.run import loop, results
 loop.TICK = 1e4
-real = loop.settle
+real = results.settle
 def settle(*words):
     if os.path.exists("swapped") and not os.path.exists("failed-once"):
         open("failed-once", "w").close()
         raise Fail("IO_ERROR", "injected")
     return real(*words)
-loop.settle = settle
+results.settle = settle
 from spoolctl.cli import main
 sys.exit(main())
 """

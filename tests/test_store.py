@@ -9,7 +9,7 @@ import pytest
 from spoolctl import limits
 from spoolctl.errors import Fail
 from spoolctl.states import TERMINAL
-from spoolctl.store import claim, control, creation, drain, read, recover
+from spoolctl.store import claim, control, creation, drain, read
 from spoolctl.store.database import Database
 from spoolctl.store.place import Place
 from spoolctl.store.settle import Outcome, settle
@@ -437,14 +437,14 @@ def test_a_result_that_is_not_the_callers_any_more_changes_nothing(tx: Connectio
         end(tx, job, "succeeded")
     was = rows(tx)
     assert settle(tx, NOW, which, number, worker, measured()) is None
-    assert recover.reap(tx, NOW, which, number, worker) is None
+    assert settle(tx, NOW, which, number, worker, Outcome("abandoned", "worker_crash")) is None
     assert rows(tx) == was
 
 
 def test_a_dead_workers_job_waits_again_and_says_why(tx: Connection) -> None:
     job = add(tx)
     take(tx)
-    assert recover.reap(tx, NOW, job, 1, ME[0]) == "failed"
+    assert settle(tx, NOW, job, 1, ME[0], Outcome("abandoned", "worker_crash")) == "failed"
     assert (field(tx, job, "failure_reason"), field(tx, job, "crashes"), field(tx, job, "failures")) == (
         "worker_crash",
         1,

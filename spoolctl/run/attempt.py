@@ -144,12 +144,17 @@ class Attempt:
         left.pid = self.pid
         if self.overflow:
             left.stdout_cut, left.stderr_cut = (stream.cut_out for stream in self.overflow.streams)
-        left.stdout_bytes, left.stderr_bytes = size_of(self.output + ".stdout"), size_of(self.output + ".stderr")
-        try:
-            sync_outputs(self.output, left)
-        except OSError as error:  # the result stands; that its evidence may be lost is told with it
-            left.error = left.error or f"its output could not be put on disk: {error.strerror}"
+        keep_output(self.output, left)
         return left
+
+
+def keep_output(output: str, left: Outcome) -> None:
+    """Note how much was written, and put it on disk before the result is."""
+    left.stdout_bytes, left.stderr_bytes = size_of(output + ".stdout"), size_of(output + ".stderr")
+    try:
+        sync_outputs(output, left)
+    except OSError as error:  # the result stands; that its evidence may be lost is told with it
+        left.error = left.error or f"its output could not be put on disk: {error.strerror}"
 
 
 def size_of(path: str) -> int | None:

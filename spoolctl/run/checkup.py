@@ -146,7 +146,8 @@ def _wal(opened: Database) -> dict[str, Any]:
     except OSError:
         length = 0
     if length > WAL_LARGE:
-        return _check("wal", "look", size(length), "a reader holds it back: end long 'output' or 'list' calls")
+        remedy = "a process that has stopped while it reads holds it back: let it go on, or end it"
+        return _check("wal", "look", size(length), remedy)
     return _check("wal", "ok", size(length))
 
 

@@ -16,15 +16,30 @@ if TYPE_CHECKING:
 MARKER = b"SPOOLCTL_MARKER="
 
 
+def _time_shift() -> int:
+    """Ticks by which the start times that this process sees are off those of the machine. In a time
+    namespace the kernel shifts them (time_namespaces(7)); others could not compare theirs."""
+    try:
+        with open("/proc/self/timens_offsets", "rb") as file:
+            rows = [line.split() for line in file]
+        return next(int(row[1]) * os.sysconf("SC_CLK_TCK") for row in rows if row[0] == b"boottime")
+    except (OSError, ValueError, IndexError, StopIteration):
+        return 0
+
+
+SHIFT = _time_shift()
+
+
 class Stat:
-    """A line of /proc/PID/stat: state letter, process group, number of threads, kernel start time in ticks."""
+    """A line of /proc/PID/stat: state letter, process group, number of threads, kernel start time in ticks
+    since the machine's boot."""
 
     def __init__(self, pid: int, fields: list[bytes]) -> None:
         self.pid = pid
         self.state = fields[0].decode("ascii")
         self.group = int(fields[2])
         self.threads = int(fields[17])
-        self.start = int(fields[19])
+        self.start = int(fields[19]) - SHIFT
         self.size = int(fields[20])  # 0: a kernel thread, or what has ended
 
     @property

@@ -16,6 +16,7 @@ import stat
 import sys
 import time
 
+from spoolctl.store.folder import make_folder
 from spoolctl.store.settle import Outcome
 
 TYPE_CHECKING = False
@@ -136,12 +137,9 @@ def _lock(descriptor: int) -> None:
 
 def _make_folders(path: str) -> None:
     """The folder of an output and the one above it. Not os.makedirs: that leaves the upper one to the umask."""
-    for folder in (os.path.dirname(path), path):
-        if not os.path.isdir(path):
-            try:
-                os.mkdir(folder, 0o700)
-            except FileExistsError:
-                pass
+    if not os.path.isdir(path):
+        for folder in (os.path.dirname(path), path):
+            make_folder(folder)
 
 
 def _start(job: Claimed, env: dict[bytes, bytes], home: int, files: list[int], known: Programs) -> int:

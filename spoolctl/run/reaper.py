@@ -7,9 +7,11 @@ same attempt: both only end what must end, and the settle gate lets one of them 
 from __future__ import annotations
 
 from spoolctl.run import liveness
+from spoolctl.run.attempt import keep_output
 from spoolctl.run.fence import Fence, group_in_reach
 from spoolctl.run.proc import scan
 from spoolctl.store import recover, workers
+from spoolctl.store.settle import Outcome, settle
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
     from sqlite3 import Connection
 
     from spoolctl.context import Clock
+    from spoolctl.run.fence import Processes
     from spoolctl.store.database import Database
     from spoolctl.store.workers import Held, Worker
 
@@ -28,9 +31,18 @@ class Case:
 
     def __init__(self, database: Database, worker: Worker, held: Held, now: float) -> None:
         self.worker, self.held = worker, held
-        output = database.place.output(database.queue_id, held.job, held.attempt) + ".stdout"
-        self.fence = Fence(held.marker, group_in_reach(worker, held.pid), held.pid_start, output, now)
+        self.output = database.place.output(database.queue_id, held.job, held.attempt)
+        self.fence = Fence(held.marker, group_in_reach(worker, held.pid), held.pid_start, self.output + ".stdout", now)
+        self.outcome = Outcome("abandoned", "worker_crash")
         self.told: str | None = None
+
+    def step(self, now: float, processes: Processes | None = None) -> bool:
+        """Go on with the fence; True when nothing is left of the attempt, and what it wrote is on disk."""
+        if not self.fence.step(now, processes):
+            return False
+        keep_output(self.output, self.outcome)
+        self.outcome.error = self.outcome.error or "the worker died"
+        return True
 
 
 class Reaper:
@@ -104,7 +116,7 @@ class Reaper:
         except OSError:
             processes = None  # each fence finds out for itself, and says so
         for key, case in due.items():
-            if case.fence.step(now, processes):
+            if case.step(now, processes):
                 del self.cases[key]
                 self.proved.append(case)
                 self.point("fenced")
@@ -121,7 +133,8 @@ class Reaper:
     def settle(self, tx: Connection, now: int) -> list[tuple[Case, str | None]]:
         """Inside the worker's transaction: hand back what is proved; each with its job's new state."""
         return [
-            (case, recover.reap(tx, now, case.held.job, case.held.attempt, case.worker.id)) for case in self.proved
+            (case, settle(tx, now, case.held.job, case.held.attempt, case.worker.id, case.outcome))
+            for case in self.proved
         ]
 
     def told(self, reaped: list[tuple[Case, str | None]], database: Database) -> None:

@@ -12,7 +12,8 @@ from spoolctl.run.bell import ring
 from spoolctl.run.doorbell import Ear
 from spoolctl.run.fence import Fence
 from spoolctl.run.reaper import Case
-from spoolctl.store import control, recover, workers
+from spoolctl.store import control, workers
+from spoolctl.store.settle import settle
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -90,12 +91,12 @@ def _needs_help(database: Database, worker: Worker, held: Held, context: Context
 def _settle_proved(database: Database, cases: dict[int, Case], context: Context) -> bool:
     """Settle what is proved to be gone; whether there was any."""
     now = context.clock.monotonic()
-    proved = [job for job, case in cases.items() if now >= case.fence.next and case.fence.step(now)]
+    proved = [job for job, case in cases.items() if now >= case.fence.next and case.step(now)]
     if proved:
         with database.write() as tx:
             for job in proved:
                 case = cases.pop(job)
-                recover.reap(tx, context.clock.wall(), job, case.held.attempt, case.worker.id)
+                settle(tx, context.clock.wall(), job, case.held.attempt, case.worker.id, case.outcome)
         ring(database.place)
     return bool(proved)
 

@@ -13,10 +13,10 @@ from stat import S_ISREG
 from spoolctl.errors import Fail
 from spoolctl.limits import BUSY_TIMEOUT
 from spoolctl.store import workers
-from spoolctl.store.creation import make_folder, sync_folder
 from spoolctl.store.database import Database
 from spoolctl.store.driver import sqlite3
 from spoolctl.store.explain import explain, from_system
+from spoolctl.store.folder import make_folder, sync_folder
 from spoolctl.store.place import Place
 from spoolctl.store.settle import Outcome, settle
 
@@ -114,8 +114,9 @@ def _output_files(place: Place) -> Iterator[str]:
 
 def _copy(source: str, target: str) -> int:
     above = os.path.dirname(target)
-    for folder in (os.path.dirname(above), above):
-        make_folder(folder)
+    if not os.path.isdir(above):
+        for folder in (os.path.dirname(above), above):
+            make_folder(folder)
     written = 0
     reader = os.open(source, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     try:

@@ -14,6 +14,7 @@ from spoolctl.limits import APPLICATION_ID, BUSY_TIMEOUT, FOLDER, SCHEMA_VERSION
 from spoolctl.store.driver import sqlite3
 from spoolctl.store.explain import explain, from_system
 from spoolctl.store.filesystem import refuse_unfit
+from spoolctl.store.folder import make_folder, sync_folder
 from spoolctl.store.migrations import migrate
 from spoolctl.store.place import absent
 
@@ -63,10 +64,10 @@ def _wait_for(lock: int, place: Place) -> None:
 
 def _make_directory(place: Place, directory: str) -> None:
     """The spool directory where it has our own name; else it must exist."""
-    if not os.path.isdir(directory):
-        if os.path.basename(directory) != FOLDER:
-            raise Fail("USAGE", f"--db {place.path}: the folder {directory} does not exist", "make it first")
+    if os.path.basename(directory) == FOLDER:
         make_folder(directory)
+    elif not os.path.isdir(directory):
+        raise Fail("USAGE", f"--db {place.path}: the folder {directory} does not exist", "make it first")
 
 
 def make_folders(place: Place) -> None:
@@ -76,24 +77,6 @@ def make_folders(place: Place) -> None:
             make_folder(folder)
     except OSError as error:
         raise from_system(error, place.folder) from error
-
-
-def make_folder(path: str) -> None:
-    """A private folder that a power cut cannot take away again; it may exist."""
-    try:
-        os.mkdir(path, 0o700)
-    except FileExistsError:
-        return
-    sync_folder(os.path.dirname(path))
-
-
-def sync_folder(path: str) -> None:
-    """Else a power cut may take what is new in it, with everything that is in that."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _publish(place: Place) -> None:

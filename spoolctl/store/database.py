@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 
 from spoolctl.errors import Fail
-from spoolctl.limits import APPLICATION_ID, BUSY_TIMEOUT, SCHEMA_VERSION
+from spoolctl.limits import APPLICATION_ID, BUSY_TIMEOUT, SCHEMA_VERSION, WAL_KEPT
 from spoolctl.store.driver import sqlite3
 from spoolctl.store.place import Place, absent
 
@@ -155,6 +155,8 @@ def open_queue(
         connection.execute("PRAGMA query_only = 1" if read_only else "PRAGMA synchronous = FULL")
         if not read_only:
             connection.execute("PRAGMA fullfsync = 1")  # macOS: fsync alone leaves it in the drive's cache
+            # What a long reader has let it grow to is given back when it starts anew.
+            connection.execute(f"PRAGMA journal_size_limit = {WAL_KEPT}")
         return Database(place, connection)
     except (sqlite3.Error, Fail) as error:
         if connection:

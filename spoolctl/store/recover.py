@@ -1,14 +1,13 @@
-"""Takes the jobs of dead workers back. Never while anything of the old attempt may still run.
+"""What the fence has to say of a dead worker's attempts, and the worker's line when nothing of it is left.
 
-The caller has proved two things before it comes here: the worker is dead (`run/liveness.py`),
-and so is every process of the attempt (the fence). What was true at that proof is checked again
-inside the transaction: another peer may have been faster.
+Their jobs are taken back by `settle`, and never while anything of the old attempt may still run. The
+caller (`run/reaper.py`) has proved two things before it comes there: the worker is dead, and so is every
+process of the attempt.
 """
 
 from __future__ import annotations
 
 from spoolctl.store import workers
-from spoolctl.store.settle import Outcome, settle
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -19,12 +18,6 @@ STUCK = """
 SELECT j.id, a.stuck FROM jobs AS j JOIN attempts AS a ON a.job = j.id AND a.number = j.attempts
 WHERE j.state = 'running' AND a.stuck IS NOT NULL ORDER BY j.id
 """
-
-
-def reap(tx: Connection, now: int, job: int, attempt: int, worker: int) -> str | None:
-    """Requeue (or bury) the job of a dead worker's attempt; its new state, or None where somebody
-    else has settled it."""
-    return settle(tx, now, job, attempt, worker, Outcome("abandoned", "worker_crash", "the worker died"))
 
 
 def note_stuck(tx: Connection, job: int, attempt: int, why: str | None) -> None:
