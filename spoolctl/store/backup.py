@@ -60,9 +60,11 @@ def _fill(database: Database, private: str, now: int) -> int:
         copy.execute("PRAGMA synchronous = FULL")
         # All in one step, which sees one moment; in smaller ones each commit of a worker would start it anew.
         database.connection.backup(copy)
-        return _put_back(Database(Place(private), copy), now)
+        ran = _put_back(Database(Place(private), copy), now)
+        copy.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()  # all of it into the file, and synced
+        return ran
     finally:
-        copy.close()  # moves what is in the WAL into the file and syncs it
+        copy.close()
 
 
 def _put_back(copy: Database, now: int) -> int:

@@ -86,10 +86,16 @@ def _publish(place: Place) -> None:
         if os.path.exists(place.path + ending):
             os.unlink(place.path + ending)
     private = place.path + ".new"
-    if os.path.exists(private):  # left by a maker that was killed
-        os.unlink(private)
+    for ending in ("", "-wal", "-shm"):
+        if os.path.exists(private + ending):  # left by a maker that was killed, or that the disk refused
+            os.unlink(private + ending)
     os.close(os.open(private, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
-    fresh(private).close()  # the last close moves the WAL into the file and syncs it
+    connection = fresh(private)
+    try:
+        # Moves the WAL into the file and syncs it. The last close does that too, but hides that it failed.
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+    finally:
+        connection.close()
     os.rename(private, place.path)
 
 

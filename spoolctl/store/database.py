@@ -12,7 +12,7 @@ import os
 from spoolctl.errors import Fail
 from spoolctl.limits import APPLICATION_ID, BUSY_TIMEOUT, SCHEMA_VERSION, WAL_KEPT
 from spoolctl.store.driver import sqlite3
-from spoolctl.store.place import Place, absent
+from spoolctl.store.place import Place, absent, uri
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -88,17 +88,18 @@ class Transaction:
         return connection
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
-        committing = error is None
+        certain = True
         try:
-            if committing:
+            if error is None:
                 self.database.connection.execute("COMMIT")
         except sqlite3.Error as failed:
-            error = failed
+            from spoolctl.store.doubt import bury
+
+            error, certain = failed, bury(self.database.connection)
         self._end()
         if isinstance(error, sqlite3.Error):
             fail = explained(error, self.database.place)
-            if committing and "is full" not in str(error):
-                # All of it may be in the WAL, only not synced: whoever recovers that will find it done.
+            if not certain:
                 fail.unsure, fail.hint = True, f"{fail.hint}; whether it was recorded is not known: look first"
             raise fail from error
 
@@ -167,8 +168,7 @@ def open_queue(
 
 
 def _connect(path: str, mode: str) -> sqlite3.Connection:
-    # A URI, because only a URI can say "never create". https://www.sqlite.org/uri.html
-    return sqlite3.connect(f"file:{_quoted(path)}?mode={mode}", uri=True, isolation_level=None, timeout=BUSY_TIMEOUT)
+    return sqlite3.connect(uri(path, mode), uri=True, isolation_level=None, timeout=BUSY_TIMEOUT)
 
 
 def _connect_to_read(path: str) -> sqlite3.Connection:
@@ -217,11 +217,3 @@ def newer(place: Place, found: int) -> Fail:
     """The file has a schema that this program does not know."""
     said = f"{place.path} has schema version {found}; this spoolctl knows up to {SCHEMA_VERSION}"
     return Fail("NEWER_QUEUE", said, "use the newer spoolctl that made it, or has brought it up to date")
-
-
-def _quoted(path: str) -> str:
-    """`path` inside a URI: `?`, `#`, `%`, spaces and odd bytes are percent-encoded."""
-    if path.replace("/", "").replace(".", "").replace("_", "").replace("-", "").isalnum() and path.isascii():
-        return path
-    plain = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789/._-"
-    return "".join(chr(byte) if byte in plain else f"%{byte:02X}" for byte in os.fsencode(path))

@@ -1,43 +1,44 @@
-"""Finds out what became of a submission whose COMMIT failed. Loaded only then.
+"""Makes certain that a COMMIT which failed has not happened. Loaded only then.
 
-The transaction may be in the WAL as a whole, only not synced: this process sees it undone, and one
-that recovers the WAL after a crash would see it done. So the file is opened anew and asked under the
-write lock, and a commit of our own settles it: it syncs what is there, or overwrites what is not.
+Its pages may stand in the WAL as a whole, only not synced: this process sees them undone, yet whoever
+recovers the WAL once everybody is dead would find them, and bring back what was refused. So they are
+written over.
 """
 
 from __future__ import annotations
 
-from spoolctl.errors import Fail
-from spoolctl.store.database import open_queue
-from spoolctl.store.submit import PAYLOAD, submit
+from spoolctl.store.driver import sqlite3
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from spoolctl.store.database import Database
-    from spoolctl.store.submit import Answer, Submission
-
-FOUND = f"SELECT created_at, {', '.join(PAYLOAD)} FROM jobs WHERE id = ?"
-# Changes a page whatever was there, so that the COMMIT has something to sync.
-SETTLED = "INSERT OR REPLACE INTO meta VALUES ('doubt_settled_at', ?)"
+# Not synced: the disk does not sync anyway, and what counts is that the pages are other ones. Without a
+# checkpoint, which unsynced could take earlier transactions from the WAL before they are safe in the file.
+WITHOUT_SYNC = ("PRAGMA wal_autocheckpoint = 0", "PRAGMA synchronous = OFF")
+AS_BEFORE = ("PRAGMA synchronous = FULL", "PRAGMA wal_autocheckpoint = 1000")
 
 
-def resolve(
-    database: Database, now: int, wanted: Submission, anew_if_finished: bool, told: Answer, doubt: Fail
-) -> Answer:
-    """The job of this submission: the one that `told` names where it is there, else a new one.
-
-    now: when that was created, ms since 1970. Raises `doubt` where the queue refuses again: then
-    what became of it is still not known.
-    """
-    database.close()
+def bury(connection: sqlite3.Connection) -> bool:
+    """Write over the pages of the COMMIT that has failed; False where it cannot be done, and the outcome
+    stays unknown."""
     try:
-        database = open_queue(database.place)
-        with database.write() as tx:
-            if tx.execute(FOUND, (told.job,)).fetchone() == (now, *wanted.payload()):
-                tx.execute(SETTLED, (now,))
-            else:
-                told = submit(tx, now, wanted, anew_if_finished)
-        database.close()
-    except Fail:
-        raise doubt from None
-    return told
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        for pragma in WITHOUT_SYNC:
+            connection.execute(pragma)
+        connection.execute("BEGIN IMMEDIATE")
+        version = connection.execute("PRAGMA user_version").fetchone()[0]
+        connection.execute(f"PRAGMA user_version = {version}")  # writes its page, whatever it was
+        connection.execute("COMMIT")
+        return True
+    except sqlite3.Error:
+        return False
+    finally:
+        _put_right(connection)
+
+
+def _put_right(connection: sqlite3.Connection) -> None:
+    try:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        for pragma in AS_BEFORE:
+            connection.execute(pragma)
+    except sqlite3.Error:
+        pass

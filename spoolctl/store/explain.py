@@ -7,6 +7,7 @@ from errno import EACCES, EDQUOT, ENOSPC, EPERM, EROFS
 
 from spoolctl.errors import Fail
 from spoolctl.store.driver import sqlite3
+from spoolctl.store.place import uri
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -20,7 +21,6 @@ MEANINGS = (
     ("readonly", "READ_ONLY", "make the file and its folder writable for this user"),
     ("unable to open", "NO_ACCESS", "check that the file and its folder exist and are yours"),
     ("not a database", "NOT_A_QUEUE", "name another file with --db"),
-    # SQLite reports a failed read as damage: https://www.sqlite.org/rescode.html#corrupt
     ("no such ", "INTERNAL", "another spoolctl may have changed the queue; restart with the newest"),
     ("malformed", "DAMAGED", "check the disk; then copy what is readable with: sqlite3 FILE .recover"),
 )
@@ -42,12 +42,19 @@ def explain(error: sqlite3.Error, place: Place) -> Fail:
         said += ": the disk is full"  # there was no room for the -wal or -shm file
     elif "unable to open" in said and _read_only(place.path):
         said = "its file system is mounted readonly"
+    elif "unable to open" in said:
+        refused = _refusal(os.path.join(place.bell, "bell"))
+        if refused:
+            return from_system(refused, place.path)
+    elif "malformed" in said and _sound(place.path):
+        return Fail("IO_ERROR", f"{place.path}: reading it has failed once", "check the disk, then try again")
     for part, code, remedy in MEANINGS:
         if part in said:
             who = _lock_holder(place.path) if code == "LOCKED" else ""
             return Fail(code, f"{place.path}: {said}{who}", remedy)
     if isinstance(error, sqlite3.OperationalError):
-        return Fail("IO_ERROR", f"{place.path}: {said}", "check the disk, then try again")
+        remedy = "check the disk, its quota and the limit of file sizes (ulimit -f), then try again"
+        return Fail("IO_ERROR", f"{place.path}: {said}", remedy)
     return Fail("INTERNAL", f"{place.path}: {type(error).__name__}: {said}", "please report this")
 
 
@@ -77,6 +84,31 @@ def _lock_holder(path: str) -> str:
     except (OSError, ValueError, IndexError):
         pass
     return ""
+
+
+def _refusal(bell: str) -> OSError | None:
+    """What the system says where SQLite says no more than "unable to open": a disk that is gone, say. Asked
+    of the bell: to open and close the queue file here would drop this process's own locks on it."""
+    try:
+        os.close(os.open(bell, os.O_RDONLY | os.O_CLOEXEC))
+    except FileNotFoundError:
+        pass  # nobody has rung yet
+    except OSError as error:
+        return error
+    return None
+
+
+def _sound(path: str) -> bool:
+    """A second look, because SQLite reports a read that failed as damage. False where there is some.
+    https://www.sqlite.org/rescode.html#corrupt"""
+    try:
+        again = sqlite3.connect(uri(path, "ro"), uri=True)
+        try:
+            return bool(again.execute("PRAGMA quick_check(1)").fetchone()[0] == "ok")
+        finally:
+            again.close()
+    except sqlite3.Error as error:
+        return "disk I/O" in str(error)
 
 
 def _read_only(path: str) -> bool:

@@ -89,3 +89,12 @@ def _may_exist(path: str) -> bool:
     except OSError:
         pass  # it may be there: then going on to a queue further up would be wrong
     return True
+
+
+def uri(path: str, mode: str) -> str:
+    """What SQLite opens. A URI, because only a URI can say "never create"; `?`, `#`, `%`, spaces and
+    odd bytes in it are percent-encoded. https://www.sqlite.org/uri.html"""
+    if not path.replace("/", "").replace(".", "").replace("_", "").replace("-", "").isalnum() or not path.isascii():
+        plain = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789/._-"
+        path = "".join(chr(byte) if byte in plain else f"%{byte:02X}" for byte in os.fsencode(path))
+    return f"file:{path}?mode={mode}"

@@ -135,17 +135,9 @@ def run(args: Args, context: Context) -> dict[str, Any]:
     if args.batch is not None:
         return _run_batch(args, context)
     wanted = submission(args, context)
-    database, anew = context.open(create_missing=True, trust=args.trust), args.if_finished == "add"
-    try:
-        with database.write() as tx:
-            now = context.clock.wall()
-            answer = submit(tx, now, wanted, anew)
-    except Fail as fail:
-        if not fail.unsure:
-            raise
-        from spoolctl.store.doubt import resolve
-
-        answer = resolve(database, now, wanted, anew, answer, fail)
+    database = context.open(create_missing=True, trust=args.trust)
+    with database.write() as tx:
+        answer = submit(tx, context.clock.wall(), wanted, args.if_finished == "add")
     ring(database.place)
     database.close()
     return {
