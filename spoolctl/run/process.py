@@ -79,8 +79,7 @@ def spawn(job: Claimed, base: dict[bytes, bytes], home: int, output: str, known:
     """
     files: list[int] = []
     try:
-        _make_folders(os.path.dirname(output))
-        files.append(_create(output + ".stdout"))
+        files.append(_create_first(output + ".stdout"))
         _lock(files[0])
         files.append(_create(output + ".stderr"))
         _empty(files)
@@ -102,6 +101,15 @@ def _refuse_missing_secrets(job: Claimed, base: dict[bytes, bytes]) -> None:
         if name not in base:
             said = f"--secret-env {name.decode('utf-8', 'backslashreplace')}: the worker has no such variable"
             raise NotStarted(Outcome("failed", "spawn_failed", said))
+
+
+def _create_first(path: str) -> int:
+    """The first file of an attempt; the folder is made where it is missing, once in a thousand jobs."""
+    try:
+        return _create(path)
+    except FileNotFoundError:
+        _make_folders(os.path.dirname(path))
+        return _create(path)
 
 
 def _create(path: str) -> int:
@@ -137,9 +145,8 @@ def _lock(descriptor: int) -> None:
 
 def _make_folders(path: str) -> None:
     """The folder of an output and the one above it. Not os.makedirs: that leaves the upper one to the umask."""
-    if not os.path.isdir(path):
-        for folder in (os.path.dirname(path), path):
-            make_folder(folder)
+    for folder in (os.path.dirname(path), path):
+        make_folder(folder)
 
 
 def _start(job: Claimed, env: dict[bytes, bytes], home: int, files: list[int], known: Programs) -> int:

@@ -36,7 +36,7 @@ class Place:
         A thousand jobs share a folder, so that none grows without end. The queue's id keeps a
         new queue in the place of a removed one from showing or overwriting the old one's output.
         """
-        return os.path.join(self.outputs, queue_id, str(job // 1000), f"{job}.{attempt}")
+        return f"{self.outputs}/{queue_id}/{job // 1000}/{job}.{attempt}"
 
 
 def find(db: str | None, environ: Mapping[str, str], cwd: Callable[[], str]) -> Place:
