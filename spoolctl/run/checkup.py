@@ -132,6 +132,10 @@ def _locks(opened: Database) -> dict[str, Any]:
 def _writable(opened: Database) -> dict[str, Any]:
     place = opened.place
     folders = (os.path.dirname(place.path), place.folder, place.outputs, place.workers, place.bell)
+    mine = os.path.join(place.outputs, opened.queue_id)
+    for path in (*folders, *([mine] if os.path.lexists(mine) else [])):
+        if os.path.lexists(path) and not os.path.isdir(path):
+            return _check("writing", "failed", f"{path} is no folder", "remove it and make a folder, mode 0700")
     for path in (place.path, *folders):
         if not os.access(path, os.W_OK):
             if not os.path.exists(path):

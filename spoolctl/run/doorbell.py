@@ -88,7 +88,7 @@ class Listener:
             self.close()  # a file system without it: the poll is left
 
     def _by_signal(self, place: Place) -> None:
-        self.watched = os.open(place.bell, os.O_RDONLY | os.O_CLOEXEC)
+        self.watched = os.open(place.bell, os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECTORY)
         signal.signal(SIGNAL, lambda *_: None)  # before the first ring: its default would kill
         fcntl.fcntl(self.watched, fcntl.F_NOTIFY, fcntl.DN_ATTRIB | fcntl.DN_CREATE | fcntl.DN_MULTISHOT)
 

@@ -83,7 +83,7 @@ def lock_held(path: str) -> bool | None:
     A shared lock is tried, so that two who ask at the same moment do not see each other.
     """
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
     except OSError as error:
         not_here(error)
         return None

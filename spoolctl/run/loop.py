@@ -274,6 +274,9 @@ class Loop:
             raise fail
         self.more = True
         self.trouble.note(fail, self.clock.monotonic())
+        if self.trouble.hopeless(self.database.place.path):
+            self._abandon_ship()
+            raise fail
 
     def _be_rid_of_doubt(self, now: int) -> None:
         """After a failed transaction: open anew, and put back what the queue says is ours though
@@ -281,9 +284,11 @@ class Loop:
         if not self.trouble.unsure:
             return
         self.database.close()
+        self.member.forget_companions()  # the last one to close removes them
         self.member.check_file()
         self.database = open_queue(self.database.place)
         self.member.check_queue(self.database)
+        self.member.remember_companions()
         self.database.wait_for_lock(LOCK_WAIT)
         known = [attempt.job for attempt in self.running.values()] + [job for job, _ in self.results.waiting]
         here = {(job.job, job.attempt) for job in known}

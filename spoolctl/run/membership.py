@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from spoolctl.store.database import Database
     from spoolctl.store.workers import Worker
 
+COMPANIONS = ("-wal", "-shm")  # SQLite keeps them for as long as a process has the file open
+
 
 class Membership:
     """One worker, from `enter` to `leave`. me: its line on the roll. Times are monotonic seconds."""
@@ -32,6 +34,7 @@ class Membership:
         self.me.jobs, self.me.queues = plan.jobs, plan.queues
         self.lock = liveness.hold(self.place, self.me.lock)
         self.next_beat = 0.0
+        self.companions: dict[str, tuple[int, int] | None] = {}
 
     def enter(self, database: Database) -> None:
         """Go on the roll. Raises Fail("WORKER_EXISTS") where a live worker has the name."""
@@ -40,6 +43,7 @@ class Membership:
             twins = workers.named(tx, self.me.name)
             liveness.refuse_twin(self.place, twins, now, self.context.reap_threshold())
             workers.enter(tx, self.me)
+        self.remember_companions()
 
     def beat(self, database: Database, now: float) -> bool:
         """Write the heartbeat where it is due; whether it was."""
@@ -57,7 +61,30 @@ class Membership:
         except OSError:
             return  # it cannot be told, so nothing is concluded
         if found != self.file:
+            self._put_aside()
             raise self._gone()
+        for ending in COMPANIONS:
+            if self.companions.get(ending) not in (None, _companion(self.place.path + ending)):
+                said = f"{self.place.path}{ending} was removed or replaced"
+                raise Fail("QUEUE_GONE", said, "its jobs were stopped; start a worker anew, and leave that file alone")
+
+    def remember_companions(self) -> None:
+        """From now on they must be the ones that are there."""
+        self.companions = {ending: _companion(self.place.path + ending) for ending in COMPANIONS}
+
+    def forget_companions(self) -> None:
+        """The queue is closed, so they may go."""
+        self.companions = {}
+
+    def _put_aside(self) -> None:
+        """SQLite would replay our -wal into whatever file is there now."""
+        for ending in COMPANIONS:
+            path = self.place.path + ending
+            if self.companions.get(ending) and _companion(path) == self.companions[ending]:
+                try:
+                    os.rename(path, f"{self.place.path}.{self.queue_id}{ending}")
+                except OSError:
+                    pass  # a peer was faster
 
     def check_queue(self, database: Database) -> None:
         """The same for a queue that was opened anew: whatever the path led to, it is asked itself."""
@@ -83,6 +110,13 @@ class Membership:
         if self.me.id < 0:
             liveness.forget(self.place, self.me)  # it never was on the roll
         os.close(self.lock)
+
+
+def _companion(path: str) -> tuple[int, int] | None:
+    try:
+        return identity(path)
+    except OSError:
+        return None
 
 
 def identity(path: str) -> tuple[int, int] | None:

@@ -19,11 +19,18 @@ if TYPE_CHECKING:
 def refuse_unsafe(place: Place) -> None:
     """Raise Fail("UNSAFE_QUEUE") where somebody other than this user and root can write the file or
     put another one in its place. What is not there yet is safe: it will be made private."""
-    for path in (place.path, place.folder, os.path.dirname(place.path)):
+    inner = [place.outputs, place.workers, place.bell]
+    try:
+        inner += [entry.path for entry in os.scandir(place.outputs)]
+    except OSError:
+        pass
+    for path in (place.path, place.folder, os.path.dirname(place.path), *inner):
         try:
-            found = os.stat(path)
+            link, found = os.lstat(path), os.stat(path)
         except OSError:
             continue
+        if link.st_uid not in (os.geteuid(), 0):
+            found = link  # a link of somebody else leads where he wants
         why = _writer(found, is_folder=path == os.path.dirname(place.path))
         if why:
             raise Fail(

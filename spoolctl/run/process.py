@@ -16,8 +16,9 @@ import stat
 import sys
 import time
 
-from spoolctl.store.folder import make_folder
+from spoolctl.store.folder import give, make_folder
 from spoolctl.store.settle import Outcome
+from spoolctl.text import decode
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -85,12 +86,12 @@ def spawn(job: Claimed, base: dict[bytes, bytes], home: int, output: str, known:
         _empty(files)
     except OSError as error:
         _close(files)
-        raise NotStarted(_machine(f"{os.fsdecode(error.filename or output)}: {error.strerror}")) from error
+        raise NotStarted(_machine(f"{decode(os.fsencode(error.filename or output))}: {error.strerror}")) from error
     try:
         _refuse_missing_secrets(job, base)
         return _start(job, command_environment(base, job), home, files, known)
     except (OSError, ValueError) as error:
-        raise NotStarted(_refused(os.fsdecode(job.argv[0]), error)) from error
+        raise NotStarted(_refused(decode(job.argv[0]), error)) from error
     finally:
         _close(files)  # a lock held by the worker would say nothing about the command
 
@@ -99,7 +100,7 @@ def _refuse_missing_secrets(job: Claimed, base: dict[bytes, bytes]) -> None:
     """Without it the command would run with an empty token, say, which is worse than not at all."""
     for name in job.secret:
         if name not in base:
-            said = f"--secret-env {name.decode('utf-8', 'backslashreplace')}: the worker has no such variable"
+            said = f"--secret-env {decode(name)}: the worker has no such variable"
             raise NotStarted(Outcome("failed", "spawn_failed", said))
 
 
@@ -116,13 +117,19 @@ def _create(path: str) -> int:
     """A new output file. What is there already is debris: of a claim that a power cut took back, or
     planted. A plain file is used, once its lock says that nobody writes it; anything else is moved away."""
     try:
-        return os.open(path, APPEND | NEW, 0o600)
+        return _new(path)
     except FileExistsError:
         found = os.lstat(path)
         if stat.S_ISREG(found.st_mode) and found.st_nlink == 1:
             return os.open(path, APPEND)
     os.rename(path, f"{path}.{os.urandom(4).hex()}.debris")
-    return os.open(path, APPEND | NEW, 0o600)
+    return _new(path)
+
+
+def _new(path: str) -> int:
+    descriptor = os.open(path, APPEND | NEW, 0o600)
+    give(descriptor, os.path.dirname(path))
+    return descriptor
 
 
 def _empty(files: list[int]) -> None:
@@ -182,7 +189,7 @@ def _enter(cwd: bytes | None, home: int) -> None:
     except (OSError, ValueError) as error:
         if cwd is None:
             raise NotStarted(_machine("the worker's own directory is closed to it")) from error
-        raise NotStarted(_refused(f"cwd {os.fsdecode(cwd)}", error)) from error
+        raise NotStarted(_refused(f"cwd {decode(cwd)}", error)) from error
 
 
 def _program(name: bytes, env: dict[bytes, bytes], known: Programs) -> bytes:
@@ -255,6 +262,22 @@ def ended(pid: int) -> Outcome | None:
     # KiB on Linux, bytes on macOS: getrusage(2) of each.
     outcome.peak_memory = used.ru_maxrss * (1 if sys.platform == "darwin" else 1024)
     return outcome
+
+
+def readable(path: str) -> bool:
+    """Whether a file can be read to its end. In a child: to open and close the queue file in this process
+    would drop the locks that it holds through SQLite (fcntl(2))."""
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            with open(path, "rb", buffering=0) as file:
+                while file.read(1 << 20):
+                    pass
+            code = 0
+        finally:
+            os._exit(code)
+    return os.waitpid(pid, 0)[1] == 0
 
 
 def signal_name(number: int) -> str:

@@ -4,6 +4,8 @@ back soon, and says when it is over. It leaves only where no waiting helps. Call
 
 from __future__ import annotations
 
+from spoolctl.run.process import readable
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -11,6 +13,7 @@ if TYPE_CHECKING:
     from spoolctl.errors import Fail
 
 RETRY_AFTER = 0.2  # seconds
+DAMAGE_MAX = 3
 # Not the machine refuses: the file is none that this program understands, or none at all.
 FATAL = ("INTERNAL", "NOT_A_QUEUE", "NEWER_QUEUE", "NOT_FOUND", "QUEUE_GONE")
 
@@ -28,17 +31,24 @@ class Trouble:
         self.since = float("inf")
         self.quiet_until = 0.0
         self.unsure = False
+        self.damage = 0  # how often the queue was found damaged: parts of it may still be written
 
     def note(self, fail: Fail, now: float) -> None:
         """The queue refused. Without the write lock (LOCKED) nothing had begun, so nothing is unsure."""
         self.quiet_until = now + RETRY_AFTER
         self.unsure = self.unsure or fail.code != "LOCKED"
         self.fail = fail
+        self.damage += fail.code == "DAMAGED"
         if self.code is None:
             self.since = now
         if fail.code != self.code:
             self.code = fail.code
             self.say(f"{fail.message}; waiting: nothing is lost, and nothing new is started until it is over")
+
+    def hopeless(self, path: str) -> bool:
+        """Whether the damage is in the file itself: it has stayed, and nothing keeps it from being read. To
+        SQLite a read that fails looks the same, and that may pass."""
+        return self.damage >= DAMAGE_MAX and readable(path)
 
     def over(self) -> None:
         """Something has been written."""

@@ -13,16 +13,19 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from spoolctl.store.place import Place
 
+DAMAGE = "check the disk; then copy what is readable with: sqlite3 FILE .recover"
 # What SQLite's messages mean: (part of the message, code, remedy). Python before 3.11 gives no codes.
 MEANINGS = (
+    ("Could not decode", "DAMAGED", DAMAGE),  # first, because it quotes what is in the file
     ("is locked", "LOCKED", "try again"),
     ("disk is full", "NO_SPACE", "make room on that disk, then try again"),
     ("mounted readonly", "READ_ONLY", "mount it for writing, or name a queue elsewhere with --db"),
     ("readonly", "READ_ONLY", "make the file and its folder writable for this user"),
     ("unable to open", "NO_ACCESS", "check that the file and its folder exist and are yours"),
     ("not a database", "NOT_A_QUEUE", "name another file with --db"),
-    ("no such ", "INTERNAL", "another spoolctl may have changed the queue; restart with the newest"),
-    ("malformed", "DAMAGED", "check the disk; then copy what is readable with: sqlite3 FILE .recover"),
+    ("no such ", "DAMAGED", "its tables are not as spoolctl makes them; " + DAMAGE),
+    ("unsupported file format", "DAMAGED", DAMAGE),
+    ("malformed", "DAMAGED", DAMAGE),
 )
 
 # The same of the system's errors.
@@ -60,8 +63,7 @@ def explain(error: sqlite3.Error, place: Place) -> Fail:
 
 def foreign(connection: sqlite3.Connection, place: Place) -> Fail:
     """The refusal of an SQLite file that is not ours."""
-    tables = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
-    if not {"jobs", "attempts"} <= tables:
+    if not {"id", "argv", "state"} <= {row[1] for row in connection.execute("PRAGMA table_info(jobs)")}:
         return Fail("NOT_A_QUEUE", f"{place.path} is not a queue of spoolctl", "name another file with --db")
     said = f"{place.path} looks like a queue of an earlier spoolctl, whose files this one cannot read"
     return Fail("NOT_A_QUEUE", said, "let that one finish its jobs; then move the file away, or name another with --db")

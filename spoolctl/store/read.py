@@ -5,6 +5,7 @@ lists go down an index and stop.
 from __future__ import annotations
 
 import os
+from stat import S_ISREG
 
 from spoolctl import limits
 from spoolctl.states import DONE, JOB_STATES, RUNNING, TERMINAL
@@ -167,6 +168,7 @@ def attempts(tx: Connection, database: Database, job: int) -> list[dict[str, Any
     found = []
     for row in tx.execute(ATTEMPTS, (job,)):
         attempt = dict(zip(ATTEMPT_COLUMNS, row))
+        ran = attempt["exit_code"] is not None or attempt["signal"] is not None
         stem = database.place.output(database.queue_id, job, attempt["number"])
         found.append(
             {
@@ -178,7 +180,10 @@ def attempts(tx: Connection, database: Database, job: int) -> list[dict[str, Any
                 "peak_memory_bytes": attempt["peak_memory"],
                 **{name: attempt[name] for name in ("exit_code", "signal", "failure_reason", "error")},
                 **{
-                    name: {**output_file(f"{stem}.{name}", attempt[f"{name}_bytes"]), "cut": attempt[f"{name}_cut"]}
+                    name: {
+                        **output_file(f"{stem}.{name}", attempt[f"{name}_bytes"], ran),
+                        "cut": attempt[f"{name}_cut"],
+                    }
                     for name in ("stdout", "stderr")
                 },
             }
@@ -186,13 +191,22 @@ def attempts(tx: Connection, database: Database, job: int) -> list[dict[str, Any
     return found
 
 
-def output_file(path: str, recorded: int | None) -> dict[str, Any]:
-    """One output file: its size now, and whether it is missing though it should be there."""
+def output_file(path: str, recorded: int | None, ran: bool) -> dict[str, Any]:
+    """One output file: its size now, and whether it is missing though it should be there.
+
+    recorded: its size at the end. ran: the command has ended, so without a size it was gone by then.
+    """
+    missing = recorded is None if ran else bool(recorded)
     try:
-        return {"path": path, "bytes": os.stat(path).st_size, "missing": False}
+        found = os.lstat(path)
+        if S_ISREG(found.st_mode):
+            return {"path": path, "bytes": found.st_size, "missing": False}
+        missing = True
+    except (FileNotFoundError, NotADirectoryError):
+        pass  # nothing was written, or it is too early to know: then no file is no loss
     except OSError:
-        # Nothing was written, or it is too early to know: then no file is no loss.
-        return {"path": path, "bytes": None if recorded else recorded, "missing": bool(recorded)}
+        missing = False  # it may be there, and not for us to see
+    return {"path": path, "bytes": None if recorded else recorded, "missing": missing}
 
 
 def history(tx: Connection, job: int) -> list[dict[str, Any]]:

@@ -87,7 +87,7 @@ def settle(tx: Connection, now: int, job: int, attempt: int, worker: int, outcom
     ready = 0 if state == FAILED else 1 if state == QUEUED else None
     finished = now if state in TERMINAL else None
     # A job that is queued again has not failed; what its attempts came to stays with them.
-    ending = (None,) * 4 if state == QUEUED else (outcome.exit_code, outcome.signal, reason, outcome.error)
+    ending = (None,) * 4 if state == QUEUED else (outcome.exit_code, outcome.signal, reason, storable(outcome.error))
     tx.execute(END_JOB, (state, ready, failures, crashes, finished, due, *ending, job))
     events.record(tx, now, job, event, attempt, name, reason)
     if state == DEAD:
@@ -107,6 +107,12 @@ def _end_attempt(
     tx: Connection, now: int, job: int, attempt: int, outcome: Outcome, state: str, reason: str | None
 ) -> None:
     measured = (outcome.seconds, outcome.user_seconds, outcome.system_seconds, outcome.peak_memory)
-    ending = (outcome.exit_code, outcome.signal, reason, outcome.error)
+    ending = (outcome.exit_code, outcome.signal, reason, storable(outcome.error))
     sizes = (outcome.stdout_bytes, outcome.stderr_bytes, outcome.stdout_cut, outcome.stderr_cut)
     tx.execute(END_ATTEMPT, (state, outcome.pid, now, *measured, *ending, *sizes, job, attempt))
+
+
+def storable(error: str | None) -> str | None:
+    """An error may name a path that is not UTF-8. As SQLite's text it would be refused, and with it the end
+    of the attempt, by every worker in turn."""
+    return error and error.encode("utf-8", "backslashreplace").decode("utf-8")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from spoolctl.language.spec import Flag, Verb
 from spoolctl.run import checkup
-from spoolctl.text import table
+from spoolctl.text import printable, table
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def run(args: Args, context: Context) -> dict[str, Any]:
 def text(data: dict[str, Any]) -> str:
     """A line a check."""
     rows = [
-        [check["result"], check["check"], check["found"] + (f": {check['remedy']}" if check["remedy"] else "")]
+        [check["result"], check["check"], printable(": ".join(filter(None, (check["found"], check["remedy"]))))]
         for check in data["checks"]
     ]
     return table(["result", "check", "found"], rows)

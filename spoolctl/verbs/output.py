@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from spoolctl.language.parse import Args
 
 CHUNK = 1 << 20
+READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK  # a fifo in its place has no end
 STREAMS = (("stdout", 1), ("stderr", 2))
 
 VERB = Verb(
@@ -83,7 +84,7 @@ def stream(data: dict[str, Any], args: Args, put: Callable[[int, bytes], bool]) 
 def _copy(path: str, descriptor: int, put: Callable[[int, bytes], bool]) -> bool:
     """False where the reader has gone away."""
     try:
-        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        file = os.open(path, READ)
     except FileNotFoundError:
         return True  # it has not been made yet
     except OSError as error:
@@ -100,7 +101,7 @@ def _copy(path: str, descriptor: int, put: Callable[[int, bytes], bool]) -> bool
 def _preview(file: dict[str, Any]) -> dict[str, Any]:
     """The end of the output as text, for programs that want no second call."""
     try:
-        with open(file["path"], "rb") as stream:
+        with open(file["path"], "rb", opener=lambda path, _: os.open(path, READ)) as stream:
             stream.seek(max(0, (file["bytes"] or 0) - limits.OUTPUT_PREVIEW))
             raw = stream.read(limits.OUTPUT_PREVIEW)
     except OSError:
