@@ -6,6 +6,8 @@
 PYTHON ?= python3
 VENV := .venv
 ARGS :=
+# Many tests wait for something, so more of them than there are processors run at once.
+TESTERS := 4
 PY := $(VENV)/bin/python
 READY := $(VENV)/.ready
 
@@ -25,7 +27,7 @@ types: $(READY) ## mypy
 	$(PY) -m mypy
 
 unit: single $(READY) ## only the tests
-	$(PY) -m pytest -n auto -m "not torture and not scale and not bench" $(ARGS)
+	$(PY) -m pytest -n $(TESTERS) -m "not torture and not scale and not bench" $(ARGS)
 
 test-all: ## the tests on every Python from 3.9 on that this machine has
 	$(PYTHON) tools/test_all.py

@@ -119,12 +119,12 @@ def single(tmp_path, parcel):
     return output
 
 
-@pytest.fixture(params=["this one", "3.9", "3.13"])
+@pytest.fixture(params=["this one", "the oldest"])
 def python(request):
     if request.param == "this one":
         return sys.executable
-    found = runpy.run_path(str(ROOT / "tools" / "test_all.py"))["find"](request.param)
-    return found or pytest.skip(f"no Python {request.param} here")
+    found = runpy.run_path(str(ROOT / "tools" / "test_all.py"))["find"]("3.9")
+    return found or pytest.skip("no Python 3.9 here")
 
 
 def plant(folder, files):

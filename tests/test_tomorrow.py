@@ -30,7 +30,7 @@ STEPS[{NEXT}] = (
 """
 MANY = "INSERT INTO jobs (state, queue, priority, due_at, first_due, max_retries, timeout, created_at, argv) SELECT"
 MANY += " 'done', 'old', 0, 1, 1, 0, 1, 1, x'7472756500' FROM (WITH RECURSIVE c(n) AS (SELECT 1 UNION ALL SELECT n + 1"
-MANY += " FROM c WHERE n < 100000) SELECT n FROM c)"
+MANY += " FROM c WHERE n < 40000) SELECT n FROM c)"
 
 
 @pytest.fixture

@@ -196,7 +196,7 @@ def output_file(path: str, recorded: int | None, ran: bool) -> dict[str, Any]:
 
     recorded: its size at the end. ran: the command has ended, so without a size it was gone by then.
     """
-    missing = recorded is None if ran else bool(recorded)
+    missing = bool(recorded) or (ran and recorded is None)
     try:
         found = os.lstat(path)
         if S_ISREG(found.st_mode):
