@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import atexit
 import os
+import shutil
 import statistics
 import subprocess
 import sys
@@ -37,10 +39,13 @@ class Row(NamedTuple):
 
 @contextmanager
 def folder() -> Iterator[Path]:
-    """An empty folder on the disk that holds the temporary files."""
-    with tempfile.TemporaryDirectory() as path:
-        (Path(path) / ".spoolctl").mkdir(mode=0o700)
-        yield Path(path)
+    """An empty folder on the disk that holds the temporary files. It is removed at the end of the run only:
+    ext4 goes around the inodes of files that were removed lately (`recently_deleted` in its ialloc.c), which
+    makes every new file dearer for minutes."""
+    path = Path(tempfile.mkdtemp())
+    atexit.register(shutil.rmtree, path, ignore_errors=True)
+    (path / ".spoolctl").mkdir(mode=0o700)
+    yield path
 
 
 def queue(path: Path) -> Database:
