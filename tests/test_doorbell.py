@@ -6,6 +6,7 @@ import fcntl
 import os
 import subprocess
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -13,11 +14,13 @@ import pytest
 from spoolctl.context import Clock
 from spoolctl.run.bell import FILE, last_rung, ring
 from spoolctl.run.doorbell import PAUSE, Ringer
-from tests.conftest import DEADLINE, ROOT
+from tests.conftest import DEADLINE, FORMS, ROOT
 
 if TYPE_CHECKING:
     from spoolctl.store.database import Database
+    from tests.conftest import Spool
 
+GATE = "until [ -e go ]; do sleep 0.02; done"  # a command that runs until the test opens the gate
 needs_notify = pytest.mark.skipif(not hasattr(fcntl, "F_NOTIFY"), reason="the kernel does not tell here")
 
 
@@ -62,8 +65,9 @@ def test_a_ring_before_listening_is_not_lost(database: Database) -> None:
 
 
 def test_ringing_never_fails(database: Database) -> None:
+    os.rmdir(database.place.stop_bell)
     os.rmdir(database.place.bell)
-    ring(database.place)
+    ring(database.place, stop=True)
     assert last_rung(database.place) == 0.0
 
 
@@ -105,3 +109,85 @@ def test_a_bell_from_the_future_silences_nobody(database: Database) -> None:
     ringer.changed()
     ringer.ring()
     assert last_rung(database.place) != pytest.approx(ahead)
+
+
+# A worker that is busy
+
+# Nothing wakes it but children, bells and signals: what it hears late, it does not hear in the test's time.
+NEVER_LOOKS = """
+import sys
+from spoolctl.run import loop
+loop.TICK = 1e4
+from spoolctl.cli import main
+sys.exit(main())
+"""
+CALM = {"SPOOLCTL_TEST_HEARTBEAT_INTERVAL": "60"}
+
+
+def never_looks(spool: Spool, *words: str) -> subprocess.Popen[bytes]:
+    spool.command = [sys.executable, "-c", NEVER_LOOKS]
+    worker = spool.worker(*words, **CALM)
+    spool.command = FORMS["source"]
+    return worker
+
+
+def woken(worker: subprocess.Popen[bytes]) -> int:
+    """How often it has been put to sleep, and so been woken."""
+    status = Path(f"/proc/{worker.pid}/status").read_text()
+    return int(status.partition("\nvoluntary_ctxt_switches:")[2].split()[0])
+
+
+@needs_notify
+def test_a_busy_worker_is_not_woken_by_what_others_do(spool: Spool) -> None:
+    """Protects the blocked signal: sixteen workers would else wake each other with every result."""
+    job = spool.add("-c", GATE)
+    worker = never_looks(spool)
+    spool.until_state(job, "running")
+    spool.until(lambda: asleep(worker), "it sleeps")
+    before = woken(worker)
+    for _ in range(100):
+        ring(spool.place)
+        spool.until(lambda: asleep(worker), "it sleeps again")
+    assert woken(worker) - before < 20
+    later = spool.add("true")
+    (spool.folder / "go").touch()
+    spool.until_state(later, "done")
+
+
+@needs_notify
+def test_an_idle_worker_is_woken_by_what_others_do(spool: Spool) -> None:
+    """The counterpart: the count above would else prove nothing."""
+    spool.add("true")
+    worker = never_looks(spool)
+    spool.until_state(1, "done")
+    before = woken(worker)
+    for _ in range(100):
+        spool.until(lambda: asleep(worker), "it sleeps")
+        ring(spool.place)
+    spool.until(lambda: woken(worker) - before >= 50, "it was woken")
+    later = spool.add("true")
+    spool.until_state(later, "done")
+
+
+@needs_notify
+def test_a_busy_worker_hears_at_once_that_its_job_is_to_be_stopped(spool: Spool) -> None:
+    """Protects the bell of the stops: this worker would else look once in hours."""
+    job = spool.add("-c", GATE)
+    never_looks(spool)
+    spool.until_state(job, "running")
+    assert spool.json("cancel", "--running", "--yes", str(job))["was_running"] == [job]
+    assert spool.state(job) == "canceled"
+
+
+@needs_notify
+def test_a_queue_without_the_bell_of_the_stops_is_heard_through_the_other(spool: Spool) -> None:
+    job = spool.add("-c", GATE)
+    os.rmdir(spool.place.stop_bell)
+    Path(spool.place.stop_bell).touch()  # so that nobody makes the folder again
+    never_looks(spool)
+    spool.until_state(job, "running")
+    assert spool.json("cancel", "--running", "--yes", str(job))["was_running"] == [job]
+
+
+def asleep(worker: subprocess.Popen[bytes]) -> bool:
+    return Path(f"/proc/{worker.pid}/stat").read_text().rpartition(") ")[2][0] == "S"

@@ -11,13 +11,21 @@ if TYPE_CHECKING:
 FILE = "bell"
 
 
-def ring(place: Place) -> None:
-    """Tell every listener that the queue has changed. Never blocks, never fails."""
-    path = os.path.join(place.bell, FILE)
+def ring(place: Place, stop: bool = False) -> None:
+    """Tell every listener that the queue has changed. Never blocks, never fails.
+
+    stop: those too who are busy and only want to hear that something is to be stopped.
+    """
+    for folder in (place.stop_bell, place.bell) if stop else (place.bell,):
+        _touch(folder)
+
+
+def _touch(folder: str) -> None:
+    path = os.path.join(folder, FILE)
     try:
         os.utime(path, follow_symlinks=False)
     except FileNotFoundError:
-        if os.path.islink(place.bell):
+        if os.path.islink(folder):
             return  # it may lead anywhere
         try:
             os.close(os.open(path, os.O_CREAT | os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600))

@@ -26,7 +26,9 @@ if TYPE_CHECKING:
 # The signal that F_NOTIFY sends of itself. Not a real-time one: those queue up, ring by ring, and where
 # the user's limit of queued signals is reached the kernel sends SIGIO anyway (fcntl(2), F_SETSIG).
 SIGNAL = signal.SIGIO
-
+# Of the bell that is rung for stops only. Ignored by default, and nothing else here uses it.
+STOP_SIGNAL = signal.SIGURG
+EVENTS = getattr(fcntl, "DN_ATTRIB", 0) | getattr(fcntl, "DN_CREATE", 0) | getattr(fcntl, "DN_MULTISHOT", 0)
 
 PAUSE = 0.02  # seconds between two rings of one worker
 COARSE = 0.005  # seconds by which a file's time may be off
@@ -74,32 +76,47 @@ class Ringer:
 class Listener:
     """Hears the bell. On Linux each ring puts a byte into this process's wake-up descriptor
     (`signal.set_wakeup_fd`), which the caller has set and sleeps on; on macOS `descriptor` becomes
-    readable, which the caller polls as well (None elsewhere)."""
+    readable, which the caller polls as well (None elsewhere).
 
-    def __init__(self, place: Place) -> None:
-        self.watched = -1
+    stops: listen to the bell of the stops as well; `hears_stops` tells whether that can be done. Then
+    one who is busy may block SIGNAL, and is not woken by what others do.
+    """
+
+    def __init__(self, place: Place, stops: bool = False) -> None:
+        self.watched: list[int] = []
         self.descriptor: int | None = None
+        self.hears_stops = False
         try:
             if hasattr(fcntl, "F_NOTIFY"):
-                self._by_signal(place)
+                self._by_signal(place.bell, SIGNAL)
             elif sys.platform == "darwin":
                 self._by_queue(place)
         except (OSError, ValueError):
             self.close()  # a file system without it: the poll is left
+            return
+        if stops and hasattr(fcntl, "F_NOTIFY"):
+            try:
+                self._by_signal(place.stop_bell, STOP_SIGNAL)
+                self.hears_stops = True
+            except OSError:
+                pass
 
-    def _by_signal(self, place: Place) -> None:
-        self.watched = os.open(place.bell, os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECTORY)
-        signal.signal(SIGNAL, lambda *_: None)  # before the first ring: its default would kill
-        fcntl.fcntl(self.watched, fcntl.F_NOTIFY, fcntl.DN_ATTRIB | fcntl.DN_CREATE | fcntl.DN_MULTISHOT)
+    def _by_signal(self, folder: str, number: int) -> None:
+        watched = os.open(folder, os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECTORY)
+        self.watched.append(watched)
+        signal.signal(number, lambda *_: None)  # before the first ring: the default of SIGIO would kill
+        fcntl.fcntl(watched, fcntl.F_SETSIG, number)
+        fcntl.fcntl(watched, fcntl.F_NOTIFY, EVENTS)
 
     if sys.platform == "darwin":
 
         def _by_queue(self, place: Place) -> None:
             ring(place)  # so that there is a file to watch
-            self.watched = os.open(os.path.join(place.bell, FILE), os.O_RDONLY | os.O_CLOEXEC)
+            watched = os.open(os.path.join(place.bell, FILE), os.O_RDONLY | os.O_CLOEXEC)
+            self.watched.append(watched)
             self.queue = select.kqueue()
             flags = select.KQ_EV_ADD | select.KQ_EV_CLEAR
-            event = select.kevent(self.watched, select.KQ_FILTER_VNODE, flags, select.KQ_NOTE_ATTRIB)
+            event = select.kevent(watched, select.KQ_FILTER_VNODE, flags, select.KQ_NOTE_ATTRIB)
             self.queue.control([event], 0, 0)
             self.descriptor = self.queue.fileno()
 
@@ -115,9 +132,9 @@ class Listener:
 
     def close(self) -> None:
         """Hear nothing more."""
-        if self.watched >= 0:
-            os.close(self.watched)
-            self.watched = -1
+        for descriptor in self.watched:
+            os.close(descriptor)
+        self.watched = []
 
 
 class Ear:

@@ -79,7 +79,7 @@ class Loop:
                 self.ringer.ring()
                 self._judge_end()
                 if not self.finished:
-                    self.wakeup.sleep(self._until_next())
+                    self.wakeup.sleep(self._until_next(), busy=self._room() <= 0)
             self.point("leaving")
             self.database.wait_for_lock(limits.BUSY_TIMEOUT)
             self.member.leave(self.database)

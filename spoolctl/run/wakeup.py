@@ -10,7 +10,7 @@ import os
 import select
 import signal
 
-from spoolctl.run.doorbell import SIGNAL, Listener
+from spoolctl.run.doorbell import SIGNAL, STOP_SIGNAL, Listener
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -44,21 +44,30 @@ class Wakeup:
                 signal.signal(number, self._stop)
         # Also undoes an inherited SIG_IGN, under which the kernel would throw exit statuses away.
         signal.signal(signal.SIGCHLD, lambda *_: None)
-        self._listener = Listener(place)
+        self._listener = Listener(place, stops=True)
+        self._deaf = False
         if self._listener.descriptor is not None:
             self._poll.register(self._listener.descriptor, select.POLLIN)
         # Whoever started us may have had them blocked, and the mask is inherited. Last: now that each
         # has its handler, one that has been waiting kills nobody.
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {*STOPS, signal.SIGCHLD, SIGNAL})
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {*STOPS, signal.SIGCHLD, SIGNAL, STOP_SIGNAL})
 
     def _stop(self, number: int, frame: FrameType | None) -> None:
         self.stops += 1
 
-    def sleep(self, seconds: float) -> None:
-        """Wait for a signal or a ring, but not longer than `seconds`."""
+    def sleep(self, seconds: float, busy: bool = False) -> None:
+        """Wait for a signal or a ring, but not longer than `seconds`.
+
+        busy: nobody's news is wanted but that of a stop. Sixteen workers would else wake each other with
+        every result. What is rung meanwhile stays pending, and is heard by the next sleep that is not busy.
+        """
+        if busy != self._deaf and self._listener.hears_stops:
+            signal.pthread_sigmask(signal.SIG_BLOCK if busy else signal.SIG_UNBLOCK, {SIGNAL})
+            self._deaf = busy
         self._poll.poll(max(0, min(int(seconds * 1000) + 1, 2**31 - 1)) if seconds > 0 else 0)
         try:
-            self.rung = SIGNAL in os.read(self._reader, 65536) or self.rung
+            told = os.read(self._reader, 65536)
+            self.rung = SIGNAL in told or STOP_SIGNAL in told or self.rung
         except BlockingIOError:
             pass
         self.rung = self._listener.heard() or self.rung

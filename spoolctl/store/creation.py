@@ -73,7 +73,7 @@ def _make_directory(place: Place, directory: str) -> None:
 def make_folders(place: Place) -> None:
     """The folders that belong to the file, as far as they are missing."""
     try:
-        for folder in (place.folder, place.outputs, place.workers, place.bell):
+        for folder in (place.folder, place.outputs, place.workers, place.bell, place.stop_bell):
             make_folder(folder)
     except OSError as error:
         raise from_system(error, place.folder) from error

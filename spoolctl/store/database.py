@@ -149,7 +149,7 @@ def open_queue(
     try:
         connection = _connect_to_read(place.path) if read_only else _connect(place.path, "rw")
         _recognise(connection, place, read_only)
-        if create_missing and not all(map(os.path.isdir, (place.outputs, place.workers, place.bell))):
+        if create_missing and not all(map(os.path.isdir, (place.outputs, place.workers, place.stop_bell))):
             from spoolctl.store import creation
 
             creation.make_folders(place)  # the file was copied or restored without them

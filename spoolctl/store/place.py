@@ -29,6 +29,7 @@ class Place:
         self.outputs = os.path.join(self.folder, "output")
         self.workers = os.path.join(self.folder, "workers")
         self.bell = os.path.join(self.folder, "bell")
+        self.stop_bell = os.path.join(self.bell, "stop")
 
     def output(self, queue_id: str, job: int, attempt: int) -> str:
         """The path of an attempt's output, less its ending (`.stdout` or `.stderr`).

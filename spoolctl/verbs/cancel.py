@@ -49,7 +49,7 @@ def run(args: Args, context: Context) -> dict[str, Any]:
     with database.write() as tx:
         now = context.clock.wall()
         stopping = [job for job in ids if control.cancel(tx, now, job, args.running and args.yes)]
-    ring(database.place)
+    ring(database.place, stop=True)
     ended = wait_until_stopped(database, stopping, context, args.wait) if stopping else {}
     database.close()
     other = [(job, state) for job, state in ended.items() if state != "canceled"]

@@ -60,7 +60,7 @@ def _put_back(
     with database.write() as tx:
         now = context.clock.wall()
         stopping = [job for job in ids if control.retry(tx, now, job, args.force)]
-    ring(database.place)
+    ring(database.place, stop=True)
     return stopping, wait_until_stopped(database, stopping, context, args.wait) if stopping else {}
 
 
