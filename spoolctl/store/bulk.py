@@ -54,9 +54,11 @@ class Bulk:
     def collect(self, wanted: Submission, anew_if_finished: bool) -> None:
         """Take one more; it is not in the queue yet."""
         self.count += 1
-        details = (wanted.delay, wanted.at, wanted.key, wanted.note, anew_if_finished)
-        self._rows.append((self.count, *wanted.payload(), *details))
-        self._tags += [(self.count, name, value) for name, value in wanted.tags.items()]
+        self._rows.append(
+            (self.count, *wanted.payload(), wanted.delay, wanted.at, wanted.key, wanted.note, anew_if_finished)
+        )
+        if wanted.tags:
+            self._tags += [(self.count, name, value) for name, value in wanted.tags.items()]
         if len(self._rows) >= CHUNK:
             self._flush()
 
