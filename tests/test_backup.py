@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import resource
 import shutil
@@ -120,7 +121,7 @@ def test_the_copy_is_private_and_links_are_not_followed(any_form: Spool) -> None
         assert path.stat().st_mode & 0o077 == 0, path
 
 
-@pytest.mark.parametrize("there", ["copy.db", "copy.db.d"])
+@pytest.mark.parametrize("there", ["copy.db", "copy.db.d", "copy.db-wal", "copy.db-shm", "copy.db-journal"])
 def test_nothing_is_overwritten(any_form: Spool, there: str) -> None:
     any_form.add("true")
     (any_form.folder / there).mkdir()
@@ -152,6 +153,43 @@ def test_a_copy_that_does_not_fit_leaves_nothing_behind(any_form: Spool) -> None
     assert [path.name for path in any_form.folder.iterdir()] == [".spoolctl"]
 
 
+def test_a_copy_whose_output_does_not_fit_leaves_nothing_behind(any_form: Spool) -> None:
+    """Else a copy that looks whole would lack a part of its output."""
+    any_form.add("-c", "head -c 3000000 /dev/zero")
+    any_form.run("work", "--drain")
+    (any_form.folder / "disk").mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(any_form.folder / "disk")]
+    if subprocess.run(mount, check=False, capture_output=True).returncode:
+        pytest.skip("mounts a small file system, which is not permitted here")
+    try:
+        refused = any_form.json("backup", "disk/copy.db", "--with-output", code=3)["error"]
+        assert refused["code"] == "NO_SPACE"
+        assert list((any_form.folder / "disk").iterdir()) == []
+    finally:
+        subprocess.run(["umount", "-l", str(any_form.folder / "disk")], check=True)
+
+
+def test_output_that_cannot_be_read_is_not_taken_for_none(spool: Spool, monkeypatch: pytest.MonkeyPatch) -> None:
+    spool.add("-c", "echo out")
+    spool.run("work", "--drain")
+    database = open_queue(spool.place, read_only=True)
+
+    real = os.scandir
+
+    def closed(path: str) -> Iterator[os.DirEntry[str]]:
+        if path == spool.place.outputs:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
+        return real(path)
+
+    monkeypatch.setattr(os, "scandir", closed)
+    with pytest.raises(Fail) as refused:
+        backup.make_copy(database, str(spool.folder / "copy.db"), 1, True)
+    monkeypatch.undo()
+    assert refused.value.code == "NO_ACCESS"
+    assert sorted(path.name for path in spool.folder.iterdir()) == [".spoolctl"]
+    database.close()
+
+
 def test_one_that_is_killed_leaves_no_copy(spool: Spool, monkeypatch: pytest.MonkeyPatch) -> None:
     """It has its name only when it is whole and on disk."""
     spool.add("true")
@@ -165,7 +203,7 @@ def test_one_that_is_killed_leaves_no_copy(spool: Spool, monkeypatch: pytest.Mon
 
     monkeypatch.setattr(os, "rename", die)
     with pytest.raises(KeyboardInterrupt):
-        backup.copy_queue(database, path, 1)
+        backup.make_copy(database, path, 1, False)
     database.close()
     assert not os.path.exists(path)
 
@@ -192,6 +230,6 @@ def test_refusals_are_raised_where_they_are_decided(tmp_path: Path) -> None:
     database = open_queue(Place(str(tmp_path / ".spoolctl" / "queue.db")), create_missing=True)
     shutil.copy(database.place.path, tmp_path / "there")
     with pytest.raises(Fail) as refused:
-        backup.copy_queue(database, str(tmp_path / "there"), 1)
+        backup.make_copy(database, str(tmp_path / "there"), 1, False)
     assert refused.value.code == "CONFLICT"
     database.close()

@@ -135,17 +135,21 @@ def test_what_somebody_should_look_at_is_told_and_does_not_make_a_place_unready(
 # Not ready
 
 
-def test_no_queue_is_not_ready_and_the_remedy_is_named(any_form: Spool) -> None:
+def test_a_place_without_a_queue_is_ready_for_one(any_form: Spool) -> None:
     spool = any_form
-    checks = examine(spool, code=3)
-    assert results(checks) == NO_QUEUE
+    checks = examine(spool)
+    assert results(checks) == {**NO_QUEUE, "queue": "look"}
     assert spool.place.path in checks["queue"]["found"]
     assert "add" in checks["queue"]["remedy"]
-    assert os.listdir(spool.folder) == []
-    last = spool.text("doctor", "--deep", code=3).splitlines()[-1]
-    assert last.split()[:2] == ["failed", "queue"]
+    last = spool.text("doctor", "--deep").splitlines()[-1]
+    assert last.split()[:2] == ["look", "queue"]
     assert checks["queue"]["remedy"] in last
     assert os.listdir(spool.folder) == []
+
+
+def test_a_place_where_none_can_be_made_is_not_ready(spool: Spool) -> None:
+    away = examine(spool, "--db", str(spool.folder / "no" / "q.db"), code=3)["queue"]
+    assert (away["result"], away["remedy"]) == ("failed", "make it first")
 
 
 @pytest.mark.parametrize("what", ["text", "another program's database", "a folder"])
@@ -351,7 +355,7 @@ def test_a_queue_that_another_process_is_writing_can_be_examined(spool: Spool) -
 
 def test_the_answer_is_one_object_whose_warnings_are_empty(any_form: Spool) -> None:
     spool = any_form
-    done = spool.run("doctor", "--json", code=3)
+    done = spool.run("doctor", "--json")
     answer = json.loads(done.stdout)
     assert done.stdout.count(b"\n") == 1
     assert (list(answer), answer["warnings"], done.stderr) == (["ready", "checks", "warnings"], [], b"")

@@ -17,7 +17,7 @@ def test_the_command_has_the_value_and_the_queue_only_the_name(any_form: Spool) 
     any_form.run("work", "--drain", TOKEN=VALUE)
     assert any_form.job(job)["state"] == "done"
     assert any_form.job(job)["secret_env"] == ["PATH", "TOKEN"]
-    assert "secret env:  PATH TOKEN\n" in any_form.text("show", str(job))
+    assert "secret env:  PATH, TOKEN\n" in any_form.text("show", str(job))
     files = [path.read_bytes() for path in any_form.folder.rglob("*") if path.is_file() and path.name != "value"]
     assert not any(VALUE.encode() in content for content in files)
 
@@ -47,4 +47,4 @@ def test_a_batch_has_them_too_and_a_key_tells_them_apart(spool: Spool) -> None:
     assert (spool.job(1)["secret_env"], spool.job(1)["max_output"]) == (["A", "B"], 10240)
     same = ("--key", "k", "--max-output", "10240", "--on-overflow", "truncate", "--secret-env", "B")
     assert spool.json("add", *same, "--secret-env", "A", "--", "true")["deduplicated"] is True
-    assert "with another secret" in spool.run("add", *same, "--", "true", code=5).stderr.decode()
+    assert "with another --secret-env" in spool.run("add", *same, "--", "true", code=5).stderr.decode()

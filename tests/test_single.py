@@ -427,3 +427,11 @@ def test_a_folder_that_is_no_package_is_refused(tmp_path):
     done = build(tmp_path, tmp_path / "x.py")
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr == f"single.py: {tmp_path}: no package with a cli.py\n"
+
+
+def test_a_pipe_in_the_place_of_what_was_kept_hangs_nobody(single):
+    run([sys.executable, single, "add"])
+    [kept] = (single.parent / "__pycache__").iterdir()
+    kept.unlink()
+    os.mkfifo(kept)
+    assert run([sys.executable, single, "add"], timeout=60).stdout == '"own"\n'

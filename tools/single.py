@@ -296,12 +296,14 @@ class Cache:
 
     def read(self) -> dict[str, bytes]:
         try:
-            file = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+            # Not blocking, in case of a pipe: reading that would never end.
+            file = os.open(self.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
         except OSError:
             return {}
         with open(file, "rb", buffering=0) as stream:
             found = os.fstat(file)
-            if found.st_uid not in (0, os.geteuid()) or found.st_mode & 0o022:
+            plain = found.st_mode >> 12 == 8  # as stat.S_ISREG has it
+            if not plain or found.st_uid not in (0, os.geteuid()) or found.st_mode & 0o022:
                 return {}
             kept = stream.read()
         # A power cut may have left a part of it, or zeros.
@@ -317,6 +319,8 @@ class Cache:
         if sys.dont_write_bytecode or not (mine or sys.pycache_prefix):
             return {}
         os.makedirs(folder, exist_ok=True)
+        if os.stat(folder).st_uid != os.geteuid():
+            return {}
         draft = f"{self.path}.{os.getpid()}"
         file = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
         try:

@@ -9,7 +9,7 @@ import json
 
 from spoolctl.errors import Fail
 from spoolctl.language.parse import Args, value_of
-from spoolctl.language.values import raw
+from spoolctl.language.values import Pair, raw
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -103,10 +103,11 @@ def _odd_bytes(value: list[str]) -> list[bytes]:
 def _values(flag: Flag, key: str, value: Any) -> list[Any]:
     """An object of strings, or a list of `K=V`."""
     assert flag.kind is not None
-    if isinstance(value, dict):
+    if isinstance(value, dict) and isinstance(flag.kind, Pair):
         value = [f"{name}={_word(key, one)}" for name, one in value.items()]
     if not isinstance(value, list):
-        raise Fail("USAGE", f"{key} must be an object, or a list of {flag.kind.word}")
+        either = "an object, or " if isinstance(flag.kind, Pair) else ""
+        raise Fail("USAGE", f"{key} must be {either}a list of {flag.kind.word}")
     return [value_of(flag.kind, _word(key, one), key) for one in value]
 
 

@@ -142,8 +142,8 @@ class Attempt:
             left.kind, left.reason = STOPS[self.stopped]
             left.error = self.too_much or left.error
         left.pid = self.pid
-        if self.overflow:
-            left.stdout_cut, left.stderr_cut = (stream.cut_out for stream in self.overflow.streams)
+        cuts = [stream.cut_out for stream in self.overflow.streams] if self.overflow else [0, 0]
+        left.stdout_cut, left.stderr_cut = cuts
         keep_output(self.output, left)
         return left
 

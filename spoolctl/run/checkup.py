@@ -10,7 +10,7 @@ import os
 import sqlite3
 
 from spoolctl.errors import Fail
-from spoolctl.limits import SCHEMA_VERSION
+from spoolctl.limits import FOLDER, SCHEMA_VERSION
 from spoolctl.run import health
 from spoolctl.run.fence import live_markers
 from spoolctl.run.ownership import refuse_unsafe
@@ -42,7 +42,7 @@ def examine(context: Context, deep: bool, trust: bool) -> list[dict[str, Any]]:
         place = context.place()
         checks += [_file_system(place, trust), _space(place), _owner(place, trust)]
         if absent(place.path):
-            return [*checks, _check("queue", "failed", f"there is none at {place.path}", "the first 'add' makes it")]
+            return [*checks, _no_queue(place)]
         opened = database.open_queue(place, read_only=True)
     except Fail as fail:
         return [*checks, _check("queue", "failed", fail.message, fail.hint)]
@@ -105,7 +105,9 @@ def _owner(place: Place, trust: bool) -> dict[str, Any]:
     try:
         refuse_unsafe(place)
     except Fail as fail:
-        return _check("owner", "look" if trust else "failed", fail.message, fail.hint)
+        if trust:
+            return _check("owner", "look", fail.message, "nothing, where you trust them")
+        return _check("owner", "failed", fail.message, fail.hint)
     return _check("owner", "ok", "nobody else can write it")
 
 
@@ -121,12 +123,27 @@ def _locks(opened: Database) -> dict[str, Any]:
         return _check("locks", "ok", "a lock that one holds keeps out others")
     except FileNotFoundError:
         return _check("locks", "look", f"{opened.place.folder} is not there", "the next add or work makes it")
+    except PermissionError as error:
+        return _check("locks", "look", f"cannot be tried: {error.strerror}", "ask as the user whose queue it is")
     except OSError as error:
         return _check("locks", "failed", f"flock: {error.strerror}", "use a file system with locks")
     finally:
         for descriptor in descriptors:
             os.close(descriptor)
     return _check("locks", "failed", "two can hold one lock at the same time", "use a file system with locks")
+
+
+def _no_queue(place: Place) -> dict[str, Any]:
+    """There is none: whether the first `add` could make it."""
+    folder = os.path.dirname(place.path)
+    if os.path.basename(folder) == FOLDER and not os.path.isdir(folder):
+        folder = os.path.dirname(folder)
+    found = f"there is none at {place.path}"
+    if not os.path.isdir(folder):
+        return _check("queue", "failed", f"{found}, and the folder {folder} does not exist", "make it first")
+    if not os.access(folder, os.W_OK | os.X_OK):
+        return _check("queue", "failed", f"{found}, and {folder} is not writable", "name a place of yours with --db")
+    return _check("queue", "look", found, "the first 'add' makes it")
 
 
 def _writable(opened: Database) -> dict[str, Any]:

@@ -13,7 +13,7 @@ import os
 from spoolctl.limits import OUTPUT_TAIL
 
 LOOK = 0.05  # seconds between two looks
-MARK = 100  # bytes of the line between head and tail
+MARK = 110  # bytes of the line between head and tail
 ROUNDS = 5  # how often a writer is chased
 
 
@@ -42,7 +42,7 @@ class Overflow:
             if self.keep:
                 stream.cut(stream.tail)
             else:
-                os.truncate(stream.path, stream.limit)
+                stream.shorten()
         return told
 
 
@@ -60,7 +60,7 @@ class Stream:
     def size(self) -> int:
         """Bytes; 0 where the file is gone."""
         try:
-            return os.stat(self.path).st_size
+            return os.lstat(self.path).st_size
         except OSError:
             return 0
 
@@ -69,7 +69,21 @@ class Stream:
 
     def told(self) -> str:
         """What is too much, for the record."""
-        return f"it wrote {self.size()} bytes to {self.path[-6:]}, and may write {self.limit} (--max-output)"
+        return f"it wrote {self.size()} bytes to {self.path[-6:]}, more than its limit of {self.limit}"
+
+    def shorten(self) -> None:
+        """Leave the first bytes."""
+        file = self._open()
+        try:
+            self.cut_out = os.fstat(file).st_size - self.limit
+            os.ftruncate(file, self.limit)
+        finally:
+            os.close(file)
+
+    def _open(self) -> int:
+        # Not for appending: on Linux pwrite(2) would then append, wherever it was told to write. And not
+        # through a link: a command may have put one there.
+        return os.open(self.path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
 
     def cut(self, keep: int) -> None:
         """Leave the head, a mark, and the last `keep` bytes or somewhat more.
@@ -77,8 +91,7 @@ class Stream:
         The command goes on appending: what it writes while this is done is taken along, but for the
         microseconds between the last look and the cut.
         """
-        # Not for appending: on Linux pwrite(2) would then append, wherever it was told to write.
-        file = os.open(self.path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+        file = self._open()
         try:
             first = here = self.head + MARK
             end = os.fstat(file).st_size
@@ -102,7 +115,8 @@ class Stream:
 
 def mark(cut_out: int, limit: int) -> bytes:
     """The line that stands in the place of what was cut out: MARK bytes, whatever the numbers."""
-    return (b"\n[spoolctl: %d bytes are left out here, by --max-output %d]" % (cut_out, limit)).ljust(MARK - 1) + b"\n"
+    said = b"\n[spoolctl: at least %d bytes are left out here; the limit is %d]" % (cut_out, limit)
+    return said.ljust(MARK - 1) + b"\n"
 
 
 def write_at(file: int, data: bytes, offset: int) -> None:

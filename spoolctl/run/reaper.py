@@ -34,6 +34,7 @@ class Case:
         self.output = database.place.output(database.queue_id, held.job, held.attempt)
         self.fence = Fence(held.marker, group_in_reach(worker, held.pid), held.pid_start, self.output + ".stdout", now)
         self.outcome = Outcome("abandoned", "worker_crash")
+        self.why = "the worker died"
         self.told: str | None = None
 
     def step(self, now: float, processes: Processes | None = None) -> bool:
@@ -41,7 +42,7 @@ class Case:
         if not self.fence.step(now, processes):
             return False
         keep_output(self.output, self.outcome)
-        self.outcome.error = self.outcome.error or "the worker died"
+        self.outcome.error = self.outcome.error or self.why
         return True
 
 

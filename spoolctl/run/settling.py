@@ -42,8 +42,11 @@ def wait_until_stopped(database: Database, jobs: Sequence[int], context: Context
             if not waiting:
                 return states
             for job, found in holders.items():
-                if found and job not in cases and _needs_help(database, *found, context):
-                    cases[job] = Case(database, *found, clock.monotonic())
+                if found and job not in cases:
+                    why = _needs_help(database, *found, context)
+                    if why:
+                        cases[job] = Case(database, *found, clock.monotonic())
+                        cases[job].why = why
             if _settle_proved(database, cases, context):
                 continue
             left = deadline - clock.monotonic()
@@ -76,16 +79,17 @@ def end_leftovers(database: Database, jobs: Sequence[int], context: Context, sec
         context.clock.sleep(min(fence.next for fence in fences.values()) - now)
 
 
-def _needs_help(database: Database, worker: Worker, held: Held, context: Context) -> bool:
-    """Whether the worker cannot stop its job by itself.
+def _needs_help(database: Database, worker: Worker, held: Held, context: Context) -> str:
+    """Why the worker cannot stop its job by itself; "" where it can.
 
     One that lives may still be about to start the command, unless it has recorded the start: then
     it is left alone, or the command would begin behind a `canceled`.
     """
     state = liveness.judge(database.place, worker, context.clock.wall(), context.reap_threshold())
     if state == liveness.DEAD:
-        return True
-    return held.pid is not None and (state == liveness.HUNG or liveness.is_stopped(worker))
+        return "the worker died"
+    hangs = held.pid is not None and (state == liveness.HUNG or liveness.is_stopped(worker))
+    return "it was ended from outside: its worker hangs" if hangs else ""
 
 
 def _settle_proved(database: Database, cases: dict[int, Case], context: Context) -> bool:

@@ -28,20 +28,31 @@ CHUNK = 1 << 20
 PUT_BACK = "it ran when this copy was made"
 
 
-def copy_queue(database: Database, path: str, now: int) -> int:
-    """Make a copy of the queue at `path`, on disk when this returns; how many jobs ran.
+class Copied:
+    """What has been copied. put_back: jobs that ran. files, size: of the output, None where it stayed."""
 
-    Raises Fail: CONFLICT where there is something already, NO_SPACE, NO_ACCESS, IO_ERROR.
+    def __init__(self, put_back: int) -> None:
+        self.put_back = put_back
+        self.files: int | None = None
+        self.size: int | None = None
+
+
+def make_copy(database: Database, path: str, now: int, with_output: bool) -> Copied:
+    """A copy of the queue at `path`, and of its output in `path`.d; all of it is on disk under a private
+    name before any of it has its own, the file last.
+
+    Raises Fail: CONFLICT where there is something already, NO_SPACE, NO_ACCESS, IO_ERROR; then nothing
+    is left.
     """
-    if os.path.lexists(path):
-        raise Fail("CONFLICT", f"{path} is there already", "name a file that is not")
-    if not os.path.isdir(os.path.dirname(path)):
-        raise Fail("USAGE", f"FILE {path}: its folder does not exist", "make it first")
+    _refuse_existing(path, with_output)
     private = f"{path}.{os.urandom(4).hex()}.new"
     try:
         try:
             os.close(os.open(private, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
-            ran = _fill(database, private, now)
+            copied = Copied(_fill(database, private, now))
+            if with_output:  # after the queue: what is recorded there has its output on disk by then
+                copied.files, copied.size = _copy_output(database.place, Place(private))
+                os.rename(Place(private).folder, Place(path).folder)
             os.rename(private, path)
             sync_folder(os.path.dirname(path))
         except BaseException:
@@ -51,7 +62,16 @@ def copy_queue(database: Database, path: str, now: int) -> int:
         raise explain(error, Place(path)) from error
     except OSError as error:
         raise from_system(error, path) from error
-    return ran
+    return copied
+
+
+def _refuse_existing(path: str, with_output: bool) -> None:
+    if not os.path.isdir(os.path.dirname(path)):
+        raise Fail("USAGE", f"FILE {path}: its folder does not exist", "make it first")
+    # SQLite would replay a WAL that an older copy has left there into the new one.
+    for ending in ("", "-wal", "-shm", "-journal", *([".d"] if with_output else [])):
+        if os.path.lexists(path + ending):
+            raise Fail("CONFLICT", f"{path}{ending} is there already", "name a file that is not, or remove all of it")
 
 
 def _fill(database: Database, private: str, now: int) -> int:
@@ -79,39 +99,41 @@ def _put_back(copy: Database, now: int) -> int:
     return ran
 
 
-def _remove(path: str) -> None:
-    for ending in ("", "-wal", "-shm"):
+def _remove(private: str) -> None:
+    for ending in ("", "-wal", "-shm", "-journal"):
         try:
-            os.unlink(path + ending)
+            os.unlink(private + ending)
         except OSError:
             pass
+    from shutil import rmtree  # slow to load, and only a failure needs it
+
+    rmtree(Place(private).folder, ignore_errors=True)
 
 
-def copy_output(database: Database, path: str) -> tuple[int, int]:
-    """Copy every output file into the folder of the copy at `path`; how many, and their bytes.
-
-    After the queue: what is recorded there has its output on disk by then. Raises Fail as above.
-    """
+def _copy_output(source: Place, target: Place) -> tuple[int, int]:
+    """How many files there were, and their bytes."""
     files = size = 0
-    source, target = database.place, Place(path)
-    try:
-        for folder in (target.folder, target.outputs):
-            make_folder(folder)
-        for name in _output_files(source):
-            size += _copy(os.path.join(source.outputs, name), os.path.join(target.outputs, name))
-            files += 1
-    except OSError as error:
-        raise from_system(error, target.folder) from error
+    for folder in (target.folder, target.outputs):
+        make_folder(folder)
+    for name in _output_files(source):
+        size += _copy(os.path.join(source.outputs, name), os.path.join(target.outputs, name))
+        files += 1
     os.sync()
     return files, size
 
 
 def _output_files(place: Place) -> Iterator[str]:
     """Paths below `place.outputs`; a link or a pipe is nobody's output."""
-    for folder, _, names in os.walk(place.outputs):
+    for folder, _, names in os.walk(place.outputs, onerror=refuse):
         for path in [os.path.join(folder, name) for name in names]:
             if S_ISREG(os.lstat(path).st_mode):
                 yield os.path.relpath(path, place.outputs)
+
+
+def refuse(error: OSError) -> None:
+    """A folder that cannot be read is not an empty one; one that was never made is."""
+    if not isinstance(error, FileNotFoundError):
+        raise error
 
 
 def _copy(source: str, target: str) -> int:

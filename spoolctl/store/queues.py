@@ -13,16 +13,23 @@ SELECT name, {', '.join(FIELDS)} FROM (SELECT queue AS name FROM counts WHERE n 
 LEFT JOIN queues USING (name) ORDER BY name
 """
 MAKE = "INSERT INTO queues (name) VALUES (?) ON CONFLICT (name) DO NOTHING"
-LIMIT = "UPDATE queues SET max_output = ?, overflow = ? WHERE name = ?"
+LIMIT = "UPDATE queues SET max_output = ? WHERE name = ?"
+OVERFLOW = "UPDATE queues SET overflow = ? WHERE name = ? AND max_output IS NOT NULL"
+UNLIMIT = "UPDATE queues SET max_output = NULL, overflow = NULL WHERE name = ?"
 
 
-def limit_output(tx: Connection, queue: str, most: int | None, overflow: str | None) -> None:
+def limit_output(tx: Connection, queue: str, most: int | None) -> None:
     """From its next claim on, no job of the queue that has no limit of its own may write more.
 
-    most: bytes of each stream, None is no limit. overflow: "kill" (or None) or "truncate".
+    most: bytes of each stream, None is no limit.
     """
     tx.execute(MAKE, (queue,))
-    tx.execute(LIMIT, (most, overflow, queue))
+    tx.execute(*((LIMIT, (most, queue)) if most is not None else (UNLIMIT, (queue,))))
+
+
+def choose_overflow(tx: Connection, queue: str, overflow: str) -> bool:
+    """What becomes of those who write more: "kill" or "truncate". False where the queue has no limit."""
+    return tx.execute(OVERFLOW, (overflow, queue)).rowcount == 1
 
 
 def settings(tx: Connection) -> list[dict[str, Any]]:

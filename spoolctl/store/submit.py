@@ -21,6 +21,7 @@ PAYLOAD = (
     *("argv", "cwd", "env", "queue", "priority", "timeout", "max_retries", "max_crashes"),
     *("max_output", "overflow", "secret"),
 )
+FLAGS = {"overflow": "--on-overflow", "secret": "--secret-env", "max_output": "--max-output"}
 COLUMNS = (*PAYLOAD, "state", "ready", "due_at", "first_due", "created_at", "key", "note")
 INSERT = f"INSERT INTO jobs ({', '.join(COLUMNS)}) VALUES ({', '.join('?' * len(COLUMNS))})"
 BY_KEY = f"""
@@ -105,7 +106,7 @@ def _same(tx: Connection, wanted: Submission, row: tuple[object, ...]) -> Answer
     assert isinstance(job, int)
     assert isinstance(created, int)
     assert isinstance(state, str)
-    differs = [name for name, old, new in zip(PAYLOAD, row[5:], wanted.payload()) if old != new]
+    differs = [FLAGS.get(name, name) for name, old, new in zip(PAYLOAD, row[5:], wanted.payload()) if old != new]
     if differs:
         raise Fail(
             "KEY_CONFLICT",

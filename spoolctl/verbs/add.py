@@ -209,7 +209,7 @@ def submission(args: Args, context: Context) -> Submission:
     if args.if_finished != "keep" and args.key is None:
         raise Fail("USAGE", "--if-finished needs --key", "without a key every submission is a new job")
     if args.on_overflow is not None and args.max_output is None:
-        raise Fail("USAGE", "--on-overflow needs --max-output", "without a limit nothing overflows")
+        raise Fail("USAGE", "--on-overflow needs --max-output", "the queue's own limit has its own, see spoolctl queue")
     wanted = Submission(args.command or [b"sh", b"-c", args.c])
     wanted.cwd = None if args.cwd is None else absolute(args.cwd, context)
     wanted.env = dict(args.env)
@@ -218,7 +218,8 @@ def submission(args: Args, context: Context) -> Submission:
     wanted.delay, wanted.at = int(args.after * 1000), args.at
     wanted.queue, wanted.priority, wanted.timeout = args.queue, args.priority, args.timeout
     wanted.max_retries, wanted.max_crashes = args.max_retries, args.max_crashes
-    wanted.max_output, wanted.overflow = args.max_output, args.on_overflow
+    wanted.max_output = args.max_output
+    wanted.overflow = None if args.max_output is None else args.on_overflow or "kill"
     wanted.key, wanted.note = args.key, args.note
     return wanted
 

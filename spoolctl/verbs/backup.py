@@ -34,20 +34,22 @@ VERB = Verb(
 
 
 def run(args: Args, context: Context) -> dict[str, Any]:
-    """First the queue, then the output: what is recorded has been written by then."""
+    """All of it or nothing."""
     place = context.place()
     if absent(place.path):
         raise Fail("NOT_FOUND", f"there is no queue at {place.path}", "name one with --db")
     path = args.words[0]
     target = Place(path if os.path.isabs(path) else os.path.normpath(os.path.join(context.cwd(), path)))
-    if args.with_output and os.path.lexists(target.folder):
-        raise Fail("CONFLICT", f"{target.folder} is there already", "name a file that has no such folder")
     database = context.open(read_only=True)
-    ran = backup.copy_queue(database, target.path, context.clock.wall())
-    files, written = backup.copy_output(database, target.path) if args.with_output else (None, None)
+    copied = backup.make_copy(database, target.path, context.clock.wall(), args.with_output)
     database.close()
-    copied = os.path.getsize(target.path)
-    return {"path": target.path, "bytes": copied, "put_back": ran, "output_files": files, "output_bytes": written}
+    return {
+        "path": target.path,
+        "bytes": os.path.getsize(target.path),
+        "put_back": copied.put_back,
+        "output_files": copied.files,
+        "output_bytes": copied.size,
+    }
 
 
 def text(data: dict[str, Any]) -> str:

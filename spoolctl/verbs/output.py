@@ -78,7 +78,8 @@ def stream(data: dict[str, Any], args: Args, put: Callable[[int, bytes], bool]) 
             elif file and not _copy(file["path"], descriptor, put):
                 return
     if lost:
-        raise Fail("OUTPUT_MISSING", f"{lost[0]} is gone", "it was removed by hand, or its disk lost it")
+        why = "it was removed, lost by its disk, or not copied (backup --with-output)"
+        raise Fail("OUTPUT_MISSING", f"{lost[0]} is gone", why)
 
 
 def _copy(path: str, descriptor: int, put: Callable[[int, bytes], bool]) -> bool:

@@ -59,15 +59,16 @@ VERB = Verb(
 
 def run(args: Args, context: Context) -> dict[str, Any]:
     """Change what is given, then show."""
-    changes = "--max-output" in args.given
-    if args.on_overflow is not None and not (changes and args.max_output is not None):
-        raise Fail("USAGE", "--on-overflow needs --max-output", "without a limit nothing overflows")
+    limits_given, changes = "--max-output" in args.given, bool(args.given & {"--max-output", "--on-overflow"})
     if changes and not args.words:
-        raise Fail("USAGE", "--max-output needs NAME", "say which queue: spoolctl queue NAME --max-output SIZE")
+        raise Fail("USAGE", "a setting needs NAME", "say of which queue: spoolctl queue NAME --max-output SIZE")
     database = context.open(read_only=not changes)
     if changes:
         with database.write() as tx:
-            queues.limit_output(tx, args.words[0], args.max_output, args.on_overflow)
+            if limits_given:
+                queues.limit_output(tx, args.words[0], args.max_output)
+            if args.on_overflow is not None and not queues.choose_overflow(tx, args.words[0], args.on_overflow):
+                raise Fail("USAGE", "--on-overflow needs --max-output", f"queue {args.words[0]} has no limit")
     with database.read() as tx:
         found = queues.settings(tx)
     database.close()

@@ -63,7 +63,7 @@ def facts(job: dict[str, Any]) -> list[tuple[str, Any]]:
         ("note", printable(job["note"] or "")),
         ("cwd", printable(job["cwd"] or "")),
         ("env", " ".join(printable(f"{name}={value}") for name, value in job["env"].items())),
-        ("secret env", " ".join(map(printable, job["secret_env"]))),
+        ("secret env", ", ".join(map(printable, job["secret_env"]))),
         ("timeout", f"{job['timeout']}s"),
         ("max output", job["max_output"] and f"{size(job['max_output'])}, then {job['on_overflow']}"),
         ("failures", f"{job['failures']} of {job['max_retries'] + 1} runs"),
