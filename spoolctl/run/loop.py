@@ -22,7 +22,6 @@ from spoolctl.run.results import Results
 from spoolctl.run.trouble import FATAL, RETRY_AFTER, Trouble
 from spoolctl.run.wakeup import Wakeup
 from spoolctl.store import claim, drain, recover, workers
-from spoolctl.store.database import open_queue
 from spoolctl.store.settle import Outcome, settle
 
 TYPE_CHECKING = False
@@ -283,12 +282,7 @@ class Loop:
         nothing here runs it."""
         if not self.trouble.unsure:
             return
-        self.database.close()
-        self.member.forget_companions()  # the last one to close removes them
-        self.member.check_file()
-        self.database = open_queue(self.database.place)
-        self.member.check_queue(self.database)
-        self.member.remember_companions()
+        self.database = self.member.reopen(self.database)
         self.database.wait_for_lock(LOCK_WAIT)
         known = [attempt.job for attempt in self.running.values()] + [job for job, _ in self.results.waiting]
         here = {(job.job, job.attempt) for job in known}

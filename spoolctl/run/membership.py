@@ -11,6 +11,7 @@ import os
 from spoolctl.errors import Fail
 from spoolctl.run import liveness
 from spoolctl.store import workers
+from spoolctl.store.database import open_queue
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ class Membership:
             twins = workers.named(tx, self.me.name)
             liveness.refuse_twin(self.place, twins, now, self.context.reap_threshold())
             workers.enter(tx, self.me)
-        self.remember_companions()
+        self._remember_companions()
 
     def beat(self, database: Database, now: float) -> bool:
         """Write the heartbeat where it is due; whether it was."""
@@ -68,13 +69,21 @@ class Membership:
                 said = f"{self.place.path}{ending} was removed or replaced"
                 raise Fail("QUEUE_GONE", said, "its jobs were stopped; start a worker anew, and leave that file alone")
 
-    def remember_companions(self) -> None:
+    def reopen(self, database: Database) -> Database:
+        """The same queue, opened anew. Raises Fail("QUEUE_GONE") where it is another one, by then."""
+        database.close()
+        self.companions = {}  # the last one to close removes them
+        self.check_file()
+        database = open_queue(self.place)
+        # Whatever the path led to in between, the queue is asked itself.
+        if database.queue_id != self.queue_id:
+            raise self._gone()
+        self._remember_companions()
+        return database
+
+    def _remember_companions(self) -> None:
         """From now on they must be the ones that are there."""
         self.companions = {ending: _companion(self.place.path + ending) for ending in COMPANIONS}
-
-    def forget_companions(self) -> None:
-        """The queue is closed, so they may go."""
-        self.companions = {}
 
     def _put_aside(self) -> None:
         """SQLite would replay our -wal into whatever file is there now."""
@@ -85,11 +94,6 @@ class Membership:
                     os.rename(path, f"{self.place.path}.{self.queue_id}{ending}")
                 except OSError:
                     pass  # a peer was faster
-
-    def check_queue(self, database: Database) -> None:
-        """The same for a queue that was opened anew: whatever the path led to, it is asked itself."""
-        if database.queue_id != self.queue_id:
-            raise self._gone()
 
     def _gone(self) -> Fail:
         said = f"{self.place.path} was removed or replaced"
