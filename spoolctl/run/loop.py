@@ -234,7 +234,8 @@ class Loop:
     def _write(self) -> None:
         """The turn's transaction, then the spawns that it has promised."""
         now = self.clock.wall()
-        room = 0 if self.trouble.code else self._room()  # first record, then start anew
+        # After a failure first record, then start anew.
+        room = self._room() if self.trouble.code in (None, "LOCKED") else 0
         with self.database.write() as tx:
             if self.database.outgrown(tx):
                 room, self.news = 0, True

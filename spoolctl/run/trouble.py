@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from spoolctl.errors import Fail
 
 RETRY_AFTER = 0.2  # seconds
+LOCKED_FOR = 2.0  # seconds; so long a wait among many workers is nothing to tell
 DAMAGE_MAX = 3
 # Not the machine refuses: the file is none that this program understands, or none at all.
 FATAL = ("INTERNAL", "NOT_A_QUEUE", "NEWER_QUEUE", "NOT_FOUND", "QUEUE_GONE")
@@ -30,19 +31,24 @@ class Trouble:
         self.fail: Fail | None = None
         self.since = float("inf")
         self.quiet_until = 0.0
+        self.told = False
         self.unsure = False
         self.damage = 0  # how often the queue was found damaged: parts of it may still be written
 
     def note(self, fail: Fail, now: float) -> None:
-        """The queue refused. Without the write lock (LOCKED) nothing had begun, so nothing is unsure."""
-        self.quiet_until = now + RETRY_AFTER
-        self.unsure = self.unsure or fail.code != "LOCKED"
+        """The queue refused. Without the write lock (LOCKED) nothing had begun, so nothing is unsure; and as
+        SQLite has waited for it already, the next turn may come at once."""
+        locked = fail.code == "LOCKED"
+        self.quiet_until = now if locked else now + RETRY_AFTER
+        self.unsure = self.unsure or not locked
         self.fail = fail
         self.damage += fail.code == "DAMAGED"
         if self.code is None:
             self.since = now
         if fail.code != self.code:
-            self.code = fail.code
+            self.code, self.told = fail.code, False
+        if not self.told and (not locked or now - self.since >= LOCKED_FOR):
+            self.told = True
             self.say(f"{fail.message}; waiting: nothing is lost, and nothing new is started until it is over")
 
     def hopeless(self, path: str) -> bool:
@@ -52,6 +58,6 @@ class Trouble:
 
     def over(self) -> None:
         """Something has been written."""
-        if self.code:
+        if self.code and self.told:
             self.say("the queue can be written again")
-            self.code, self.since = None, float("inf")
+        self.code, self.since, self.told = None, float("inf"), False
