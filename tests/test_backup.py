@@ -190,6 +190,28 @@ def test_output_that_cannot_be_read_is_not_taken_for_none(spool: Spool, monkeypa
     database.close()
 
 
+def test_output_that_grows_faster_than_it_is_copied_is_copied_as_it_was(
+    spool: Spool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Protects the look at the size: the copy would else follow a runaway until the disk is full."""
+    job = spool.add("-c", "echo 1234567")
+    spool.run("work", "--drain")
+    path = spool.attempts(job)[0]["stdout"]["path"]
+    database, real = open_queue(spool.place, read_only=True), os.read
+
+    def growing(file: int, count: int) -> bytes:
+        with open(path, "ab") as more:
+            more.write(b"x" * 8)
+        assert os.path.getsize(path) < 10_000
+        return real(file, count)
+
+    monkeypatch.setattr(os, "read", growing)
+    copied = backup.make_copy(database, str(spool.folder / "copy.db"), 1, True)
+    monkeypatch.undo()
+    assert copied.size == 8
+    database.close()
+
+
 def test_one_that_is_killed_leaves_no_copy(spool: Spool, monkeypatch: pytest.MonkeyPatch) -> None:
     """It has its name only when it is whole and on disk."""
     spool.add("true")

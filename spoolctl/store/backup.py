@@ -137,24 +137,30 @@ def refuse(error: OSError) -> None:
 
 
 def _copy(source: str, target: str) -> int:
+    """What the file holds now; a command that writes faster than this reads would else never be copied."""
     above = os.path.dirname(target)
     if not os.path.isdir(above):
         for folder in (os.path.dirname(above), above):
             make_folder(folder)
-    written = 0
     reader = os.open(source, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
     try:
+        left = size = os.fstat(reader).st_size
         writer = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
-            while True:
-                piece = os.read(reader, CHUNK)
+            while left:
+                piece = os.read(reader, min(CHUNK, left))
                 if not piece:
-                    return written
-                view = memoryview(piece)
-                while view:
-                    view = view[os.write(writer, view) :]
-                written += len(piece)
+                    break  # it was cut meanwhile
+                _write(writer, piece)
+                left -= len(piece)
         finally:
             os.close(writer)
     finally:
         os.close(reader)
+    return size - left
+
+
+def _write(file: int, data: bytes) -> None:
+    view = memoryview(data)
+    while view:
+        view = view[os.write(file, view) :]
