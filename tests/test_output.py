@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from spoolctl.store.database import open_queue
+from spoolctl.verbs import output
 
 if TYPE_CHECKING:
     from tests.conftest import Spool
@@ -245,3 +246,20 @@ def test_everything_arrives_through_a_slow_pipe_that_never_blocks(any_form: Spoo
     assert process.stderr
     assert process.stderr.read() == b""
     assert process.wait() == 0
+
+
+def test_output_that_grows_faster_than_it_is_read_comes_to_an_end(tmp_path: Path) -> None:
+    """Of a running job it is what there is so far: a reader would else follow a runaway for ever."""
+    path = tmp_path / "1.1.stdout"
+    path.write_bytes(b"so far")
+    read: list[bytes] = []
+
+    def put(descriptor: int, piece: bytes) -> bool:
+        read.append(bytes(piece))
+        with open(path, "ab") as more:
+            more.write(b"and more")
+        assert len(read) < 100
+        return True
+
+    assert output._copy(str(path), 1, put)
+    assert read == [b"so far"]

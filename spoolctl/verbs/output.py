@@ -91,10 +91,15 @@ def _copy(path: str, descriptor: int, put: Callable[[int, bytes], bool]) -> bool
     except OSError as error:
         raise from_system(error, path) from error
     try:
-        while True:
-            piece = os.read(file, CHUNK)
-            if not piece or not put(descriptor, piece):
-                return not piece
+        left = os.fstat(file).st_size  # what there is so far: some write faster than one can read
+        while left:
+            piece = os.read(file, min(CHUNK, left))
+            if not piece:
+                break
+            if not put(descriptor, piece):
+                return False
+            left -= len(piece)
+        return True
     finally:
         os.close(file)
 
