@@ -46,11 +46,8 @@ class Fail(Exception):
     """A refusal or a failure that the caller is told about.
 
     code: a key of `CODES`. message: one line that names the flag or file, the value and what is
-    wrong. hint: what to do next, or "" where the message says it all. unsure: what was asked for may
-    have been done all the same.
+    wrong. hint: what to do next, or "" where the message says it all.
     """
-
-    unsure = False
 
     def __init__(self, code: str, message: str, hint: str = "") -> None:
         super().__init__(message)

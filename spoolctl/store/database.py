@@ -100,7 +100,7 @@ class Transaction:
         if isinstance(error, sqlite3.Error):
             fail = explained(error, self.database.place)
             if not certain:
-                fail.unsure, fail.hint = True, f"{fail.hint}; whether it was recorded is not known: look first"
+                fail.hint += "; whether it was recorded is not known: look first"
             raise fail from error
 
     def _end(self) -> None:
