@@ -269,14 +269,13 @@ class Loop:
                 self.claims -= started.kind == "released"
 
     def _note_trouble(self, fail: Fail) -> None:
-        if fail.code in FATAL:
-            self._abandon_ship()
-            raise fail
-        self.more = True
-        self.trouble.note(fail, self.clock.monotonic())
-        if self.trouble.hopeless(self.database.place.path):
-            self._abandon_ship()
-            raise fail
+        if fail.code not in FATAL:
+            self.more = True
+            self.trouble.note(fail, self.clock.monotonic())
+            if not self.trouble.hopeless(self.database.place.path):
+                return
+        self._abandon_ship()
+        raise fail
 
     def _be_rid_of_doubt(self, now: int) -> None:
         """After a failed transaction: open anew, and put back what the queue says is ours though
