@@ -6,9 +6,11 @@ has started outlives it.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 import time
@@ -175,6 +177,12 @@ class Spool:
                 os.kill(pid, signal.SIGKILL)
             except OSError:
                 pass
+
+
+def sql(spool: Spool, statement: str, *values: Any) -> list[tuple[Any, ...]]:
+    """What a statement answers, straight from the file."""
+    with contextlib.closing(sqlite3.connect(spool.place.path, timeout=30)) as connection, connection:
+        return connection.execute(statement, values).fetchall()
 
 
 @pytest.fixture

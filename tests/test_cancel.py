@@ -9,11 +9,10 @@ import sqlite3
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from tests.conftest import Spool
+from tests.conftest import Spool, sql
 
 pytestmark = pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="finds processes through /proc")
 
@@ -117,13 +116,6 @@ def refusal(spool: Spool, *words: str, code: int) -> str:
     """The code of the error with which a command line is refused."""
     found: str = spool.json(*words, code=code)["error"]["code"]
     return found
-
-
-def sql(spool: Spool, statement: str, *values: Any) -> None:
-    connection = sqlite3.connect(spool.place.path, timeout=30)
-    with connection:
-        connection.execute(statement, values)
-    connection.close()
 
 
 # What waits

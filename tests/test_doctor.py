@@ -11,7 +11,6 @@ import shutil
 import sqlite3
 import subprocess
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -21,7 +20,7 @@ from spoolctl.store.database import open_queue
 from spoolctl.store.settle import Outcome, settle
 from spoolctl.store.submit import Submission, submit
 from spoolctl.store.workers import Worker
-from tests.conftest import Spool
+from tests.conftest import Spool, sql
 
 PLACE = ["sqlite", "filesystem", "space", "owner"]
 SHALLOW = [*PLACE, "queue", "writing", "locks", "wal", "workers"]
@@ -50,14 +49,6 @@ def examine(spool: Spool, *words: str, code: int = 0) -> dict[str, dict[str, str
 
 def results(checks: dict[str, dict[str, str]]) -> dict[str, str]:
     return {name: check["result"] for name, check in checks.items()}
-
-
-def sql(spool: Spool, statement: str, *values: Any) -> list[tuple[Any, ...]]:
-    connection = sqlite3.connect(spool.place.path, timeout=30)
-    with connection:
-        rows = connection.execute(statement, values).fetchall()
-    connection.close()
-    return rows
 
 
 def tree(folder: Path) -> dict[str, tuple[int, int, bytes]]:

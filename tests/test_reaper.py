@@ -5,19 +5,17 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import sqlite3
 import subprocess
 import sys
 import time
 from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from tests import test_cancel
-from tests.conftest import FAST, Spool
+from tests.conftest import FAST, Spool, sql
 
 pytestmark = pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="looks at processes through /proc")
 
@@ -61,14 +59,6 @@ def until_ready(spool: Spool, attempt: int) -> None:
 
 def no_overlap(spool: Spool) -> bool:
     return not (spool.folder / "overlap").exists()
-
-
-def sql(spool: Spool, statement: str, *values: Any) -> list[tuple[Any, ...]]:
-    connection = sqlite3.connect(spool.place.path, timeout=30)
-    with connection:
-        rows = connection.execute(statement, values).fetchall()
-    connection.close()
-    return rows
 
 
 def commands(spool: Spool) -> list[int]:

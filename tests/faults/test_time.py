@@ -16,16 +16,16 @@ import subprocess
 import time
 import uuid
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.conftest import FAST, Spool
+from tests.conftest import FAST, Spool, sql
 from tests.crash import soundness
 from tests.test_clock import JUMP_C
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     Process = subprocess.Popen[bytes]
 
@@ -81,11 +81,6 @@ def clock(clocks: list[Clock]) -> Clock:
     return clocks[0]
 
 
-def sql(spool: Spool, statement: str, *values: Any) -> list[tuple[Any, ...]]:
-    with contextlib.closing(sqlite3.connect(spool.place.path, timeout=30)) as connection, connection:
-        return connection.execute(statement, values).fetchall()
-
-
 def log(spool: Spool, number: int = 0) -> str:
     return (spool.folder / f"worker-{number}.log").read_text()
 
@@ -111,6 +106,16 @@ def start_in(spool: Spool, wrapper: list[str], *words: str, **env: str) -> Proce
         return spool.worker(*words, **{**FAST, **env})
     finally:
         spool.command = tool
+
+
+def go_on_unharmed(spool: Spool, jobs: Sequence[int]) -> None:
+    """Neither of two workers has robbed the other, and each job ends in its only attempt."""
+    not_robbed(spool, *jobs, by=(0, 1))
+    open_gate(spool)
+    for job in jobs:
+        assert spool.until_state(job, "done")["crashes"] == 0
+        assert len(spool.attempts(job)) == 1
+    soundness.check(spool)
 
 
 def open_gate(spool: Spool) -> None:
@@ -316,12 +321,7 @@ def test_no_living_worker_is_robbed_by_a_peer_whose_clock_is_days_off(
         lambda: sorted(round((beat - time.time()) / DAY) for (beat,) in sql(spool, workers)) == [-3, 3],
         "a heartbeat of each by its new clock",
     )
-    not_robbed(spool, *jobs, by=(0, 1))
-    open_gate(spool)
-    for job in jobs:
-        assert spool.until_state(job, "done")["crashes"] == 0
-        assert len(spool.attempts(job)) == 1
-    soundness.check(spool)
+    go_on_unharmed(spool, jobs)
 
 
 @pytest.mark.parametrize("jump", [-3 * DAY, 3 * DAY])
@@ -571,12 +571,7 @@ def test_when_the_lid_is_opened_again_nobody_robs_the_other_and_all_go_on(
     for clock in clocks:
         clock.move(8 * HOUR)
     frost.go_on()
-    not_robbed(spool, *jobs, by=(0, 1))
-    open_gate(spool)
-    for job in jobs:
-        assert spool.until_state(job, "done")["crashes"] == 0
-        assert len(spool.attempts(job)) == 1
-    soundness.check(spool)
+    go_on_unharmed(spool, jobs)
 
 
 def test_a_worker_that_is_killed_while_frozen_is_dead_only_once_it_has_thawed(spool: Spool, freezer: Freezer) -> None:
